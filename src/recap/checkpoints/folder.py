@@ -1,0 +1,109 @@
+"""Models on disk: a folder with `config.json` and `model.safetensors`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from recap.checkpoints.errors import CheckpointError
+from recap.checkpoints.strict import load_strict
+from recap.models.zoo import FAMILIES, TOKENIZERS, build, field_names
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+def save_pretrained(net: nn.Module, folder: str | Path, **about: str) -> Path:
+    """Write a network to `folder`; `about` goes into the configuration as it is (a name, a setting)."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file; give a folder to write {CONFIG} and {WEIGHTS} into")
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"format": "recap", "family": family_name(net), **about, "config": asdict(net.config)}  # type: ignore[call-overload]
+    tensors = {key: value.detach().contiguous() for key, value in net.state_dict().items()}
+    _replace(folder / WEIGHTS, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    _replace(folder / CONFIG, lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
+    return folder
+
+
+def load_pretrained(
+    folder: str | Path, *, torch_dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+) -> nn.Module:
+    """Read a network from `folder`, in evaluation mode."""
+    folder = Path(folder)
+    config = read_config(folder)
+    net = build(config_from(config, folder), meta=True)
+    load_strict(net, read_tensors(folder / WEIGHTS), source=str(folder / WEIGHTS))
+    return net.to(device=device, dtype=torch_dtype)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The parsed `config.json` of a model folder."""
+    path = folder / CONFIG
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is no folder; a model is a folder with {CONFIG} and {WEIGHTS}")
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no {CONFIG}; convert an official file with `recap convert FILE OUT`")
+    try:
+        config = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is not valid JSON ({error}); write it again with save_pretrained") from error
+    if not isinstance(config, dict) or "family" not in config or not isinstance(config.get("config"), dict):
+        raise CheckpointError(f"{path} has no 'family' and 'config' entries; it was not written by recap")
+    return config
+
+
+def config_from(data: Mapping[str, Any], source: object) -> Any:
+    """The configuration object that a parsed `config.json` describes."""
+    kinds = {name: f.config for name, f in FAMILIES.items()} | {name: kind for name, (kind, _) in TOKENIZERS.items()}
+    family = data["family"]
+    if family not in kinds:
+        raise CheckpointError(f"{source} is of family {family!r}; known families: {', '.join(kinds)}")
+    values = {key: tuple(v) if isinstance(v, list) else v for key, v in data["config"].items()}
+    unknown = set(values) - field_names(kinds[family])
+    if unknown:
+        raise CheckpointError(f"{source} has settings that {family} does not know: {', '.join(sorted(unknown))}")
+    if isinstance(values.get("vqgan"), dict):
+        values["vqgan"] = config_from({"family": "vqgan", "config": values["vqgan"]}, source)
+    try:
+        return kinds[family](**values)
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{source} describes an impossible model: {error}") from error
+
+
+def family_name(net: nn.Module) -> str:
+    config = getattr(net, "config", None)
+    for name, kind in [*((n, f.config) for n, f in FAMILIES.items()), *((n, k) for n, (k, _) in TOKENIZERS.items())]:
+        if isinstance(config, kind):
+            return name
+    raise CheckpointError(f"{type(net).__name__} is not one of the library's networks; only those can be saved")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file."""
+    if not path.is_file():
+        raise CheckpointError(f"{path} does not exist; the folder is incomplete")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({error}); it is truncated or corrupt, copy it again"
+        ) from error
+
+
+def _replace(path: Path, write: Any) -> None:
+    """Write beside the target and move it into place, so that no half-written file is ever seen."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(draft)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)

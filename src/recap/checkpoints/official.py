@@ -1,0 +1,88 @@
+"""Official checkpoint files, read without running anything that is in them."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from recap.checkpoints.errors import CheckpointError
+from recap.checkpoints.folder import read_tensors
+from recap.checkpoints.identify import family_of_keys, infer
+from recap.checkpoints.strict import load_strict
+from recap.models.zoo import SIZES, TOKENIZER_SIZES, build, size_name
+from recap.tokenizers.vqgan import taming_keys
+
+# data that training scripts leave beside the weights; their constructors do nothing but hold it
+HARMLESS: list[Any] = [argparse.Namespace, np.dtype, type(np.dtype("float64")), type(np.dtype("int64"))]
+WRAPPERS = ("model_ema", "model", "state_dict")  # in this order: MAR is evaluated with its averaged weights
+
+
+def load_official(
+    path: str | Path, *, model: str | None = None, heads: int | None = None, dtype: torch.dtype | None = None
+) -> nn.Module:
+    """A network from an official MAR, MAGE, AutoNAT, KL-16 or VQGAN file.
+
+    The size follows from the file; `model` names the size that is expected, and another one is an error.
+    """
+    tensors = read_official(path)
+    if model is None:
+        config = infer(tensors, heads=heads)
+    else:
+        config = TOKENIZER_SIZES[model] if model in TOKENIZER_SIZES else SIZES[size_name(model)]
+    net = build(config, meta=True)
+    load_strict(net, tensors, source=str(path))
+    return net.to(dtype=dtype)
+
+
+def read_official(path: str | Path) -> dict[str, Tensor]:
+    """The state dict inside an official file, wrappers taken off and keys in the library's names."""
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"{path} does not exist or is no file; give the checkpoint file itself")
+    content = read_tensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    tensors = _unwrap(content, path)
+    family = family_of_keys(tensors)
+    if family == "maskgit":  # older dumps carry index buffers that the network never reads
+        tensors = {key: value for key, value in tensors.items() if not key.endswith("position_ids")}
+    if family == "vqgan":
+        tensors = taming_keys(tensors)
+    return tensors
+
+
+def _read_pickle(path: Path) -> Any:
+    try:
+        with torch.serialization.safe_globals(HARMLESS):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).strip().splitlines()
+        detail = next((line.strip() for line in reason if "GLOBAL" in line or "nsupported" in line), reason[0])
+        raise CheckpointError(
+            f"{path} was refused: it is corrupt or holds Python objects other than weights, and nothing of it was "
+            f"run ({detail}). Save the plain state dict, or a safetensors file, where you trust it."
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, TypeError, IndexError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); it is truncated or corrupt, download it again"
+        ) from error
+
+
+def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
+    for name in WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
+            content = content[name]
+            break
+    tensors = (
+        {str(key).removeprefix("module."): value for key, value in content.items() if isinstance(value, Tensor)}
+        if isinstance(content, Mapping)
+        else {}
+    )
+    if not tensors:
+        raise CheckpointError(f"{path} holds no weights; expected a state dict, bare or under {', '.join(WRAPPERS)}")
+    return tensors

@@ -1,0 +1,71 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from recap.checkpoints.folder import load_pretrained, read_config
+from recap.core.presets import PUBLISHED, published
+from recap.core.schedule import Schedule
+from recap.models.zoo import SIZES, Config, build, family_of, randomize, size_name, tiny
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def add_schedule(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("schedule")
+    group.add_argument("--full", type=int, metavar="T", help="full evaluations")
+    group.add_argument("--local", type=int, default=0, metavar="T'", help="local evaluations (default 0: plain)")
+    group.add_argument("--total", type=int, metavar="K", help="all sub-steps, instead of --full and --local")
+    group.add_argument("--plain", type=int, metavar="u", help="groups at the start without local evaluations")
+    group.add_argument("--chain", type=int, default=1, help="local evaluations that a group may have (default 1)")
+    group.add_argument("--setting", choices=sorted(PUBLISHED), help="published setting to follow")
+
+
+def schedule_of(args: argparse.Namespace, setting: str, tokens: int) -> Schedule:
+    """The schedule that the arguments describe."""
+    return published(
+        args.setting or setting,
+        tokens,
+        full=args.full,
+        local=args.local,
+        plain=args.plain,
+        total=args.total,
+        chain=args.chain,
+    )
+
+
+def setting_of(name: str, config: object) -> str:
+    """The published setting that belongs to a model."""
+    return name if name in PUBLISHED else family_of(config).setting
+
+
+def add_model(parser: argparse.ArgumentParser, name: str = "model", **more: Any) -> None:
+    parser.add_argument(name, **more, help="a model folder, or a published size to build with random weights")
+    parser.add_argument("--tiny", action="store_true", help="shrink a published size")
+    parser.add_argument("--device", default="cpu", help="where to run (default cpu)")
+
+
+def named_config(name: str, shrink: bool) -> tuple[str, Config]:
+    """A published size by name."""
+    name = size_name(name)
+    config = SIZES[name]
+    return (f"{name} (tiny)", tiny(config)) if shrink else (name, config)
+
+
+def load_net(name: str, shrink: bool, seed: int, device: str) -> tuple[str, str, nn.Module]:
+    """Name for people, published setting and network: from a folder, else of a published size at random."""
+    if Path(name).is_dir():
+        if shrink:
+            raise ValueError(f"--tiny shrinks published sizes; {name} is a folder with a size of its own")
+        about = read_config(Path(name))
+        net = load_pretrained(name, device=device)
+        return name, about.get("setting") or family_of(net).setting, net
+    shown, config = named_config(name, shrink)
+    net = randomize(build(config), seed).to(device)
+    return f"{shown}, random weights", setting_of(size_name(name), config), net

@@ -1,0 +1,59 @@
+"""Print what schedules cost: operations, cache bytes and predicted speed-up, without running anything.
+
+Without arguments: every ReCAP row of the paper's tables. With --model and a schedule: that one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from recap.checkpoints.folder import config_from, read_config
+from recap.cli.options import DTYPES, add_schedule, named_config, schedule_of, setting_of
+from recap.models.zoo import FAMILIES
+from recap.planning import Plan, paper_plans, plan, table
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", metavar="NAME", help="a published size or a model folder")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the cache (default float32)")
+    parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
+    add_schedule(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    plans = plans_of(args)
+    if args.json:
+        print(json.dumps([p.as_dict() for p in plans]))
+        return 0
+    print(table(plans))
+    for p in plans if args.model else ():
+        groups = " | ".join(" ".join(map(str, group.sizes)) for group in p.schedule)
+        print(f"\ntokens of each sub-step, groups parted by bars:\n{groups}")
+    print(
+        "\nOne image. A multiply-add counts as two operations; full and local are means of one evaluation and branch.\n"
+        "Speed-up is against the plain run with as many sub-steps, by operations alone."
+    )
+    return 0
+
+
+def plans_of(args: argparse.Namespace) -> list[Plan]:
+    dtype = DTYPES[args.dtype]
+    if args.model is None:
+        if args.full is not None or args.total is not None or args.local:
+            raise ValueError("a schedule was given without a model; add --model NAME")
+        return paper_plans(dtype)
+    if Path(args.model).is_dir():
+        about = read_config(Path(args.model))
+        if about["family"] not in FAMILIES:
+            raise ValueError(f"{args.model} holds a tokenizer; plans are made for models")
+        config = config_from(about, args.model)
+        name, setting = args.model, about.get("setting") or FAMILIES[about["family"]].setting
+    else:
+        name, config = named_config(args.model, shrink=False)
+        setting = setting_of(name, config)
+    if args.full is None and args.total is None:
+        raise ValueError("say how many evaluations: --full T [--local T'] [--plain u], or --total K --plain u")
+    schedule = schedule_of(args, setting, config.num_tokens)
+    return [plan(name, config, schedule, setting=args.setting or setting, dtype=dtype)]

@@ -1,0 +1,80 @@
+"""The partly decoded batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Values drawn for some rows, and how sure the model was of each (None where that has no meaning)."""
+
+    values: Tensor  # (B, n) ids or (B, n, C) latents
+    confidence: Tensor | None = None  # (B, n) log-probability of the value
+
+
+def take(values: Tensor, index: Tensor) -> Tensor:
+    """Rows `index` (B, n) of `values` (B, N) or (B, N, ...), image by image; branches repeat the index."""
+    if values.shape[0] != index.shape[0]:
+        index = index.repeat(values.shape[0] // index.shape[0], 1)
+    index = index.reshape(*index.shape, *(1,) * (values.ndim - 2))
+    return values.gather(1, index.expand(-1, -1, *values.shape[2:]))
+
+
+@dataclass(slots=True)
+class Canvas:
+    """Tokens in the order in which they arrive: row r of image b belongs to position `order[b, r]`.
+
+    Rows before `decoded` are committed and never change; the rest is still masked. Because rows arrive one
+    after another, context, target set and sub-steps are slices that follow from the schedule alone.
+    The canvas is live: clone what you want to keep beyond the next sub-step.
+    """
+
+    tokens: Tensor  # (B, N) ids or (B, N, C) latents
+    order: Tensor  # (B, N) positions
+    branches: int = 1  # 2 under guidance: models lead with 2B rows, conditional first
+    decoded: int = 0
+    condition: Any = None  # what the model prepared for this run
+    slots: Tensor | None = None  # (B, N) where rows sat at the last full evaluation, if moved since
+    sound: Tensor = field(init=False)  # (B) False once an image was given a value that is no number
+
+    def __post_init__(self) -> None:
+        self.sound = torch.ones(self.batch, dtype=torch.bool, device=self.order.device)
+
+    @property
+    def batch(self) -> int:
+        return self.tokens.shape[0]
+
+    @property
+    def size(self) -> int:
+        return self.tokens.shape[1]
+
+    def commit(self, draw: Draw) -> None:
+        """Write the next rows: values are (B, n) ids or (B, n, C) latents."""
+        end = self.decoded + draw.values.shape[1]
+        self.tokens[:, self.decoded : end] = draw.values
+        self.decoded = end
+        evidence = draw.values if draw.confidence is None else draw.confidence
+        self.sound &= torch.isfinite(evidence).flatten(1).all(dim=1)
+
+    def reorder(self, ranking: Tensor) -> None:
+        """Let the masked rows arrive in another order; `ranking` (B, N - decoded) indexes them."""
+        slots = torch.arange(self.size, device=self.order.device).repeat(self.batch, 1)
+        slots[:, self.decoded :] = ranking + self.decoded
+        self.order = self.order.gather(1, slots)
+        self.slots = slots
+
+    @property
+    def masked(self) -> Tensor:
+        """True at positions not yet decoded, in raster order (B, N)."""
+        masked = torch.zeros_like(self.order, dtype=torch.bool)
+        return masked.scatter(1, self.order[:, self.decoded :], True)
+
+    def raster(self) -> Tensor:
+        """The tokens in raster order; positions still masked hold what the canvas began with."""
+        index = self.order.reshape(*self.order.shape, *(1,) * (self.tokens.ndim - 2)).expand_as(self.tokens)
+        return torch.empty_like(self.tokens).scatter(1, index, self.tokens)

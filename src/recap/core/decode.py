@@ -1,0 +1,60 @@
+"""The one sampling loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from recap.core.cache import ContextCache
+from recap.core.canvas import Canvas
+from recap.core.noise import Noise
+from recap.core.protocols import MaskedModel, Selector
+from recap.core.schedule import Schedule
+
+
+@torch.inference_mode()
+def grouped_decode(
+    model: MaskedModel, labels: Tensor | None, schedule: Schedule, selector: Selector, noise: Noise
+) -> Iterator[Canvas]:
+    """Decode a batch; yields the canvas after every sub-step.
+
+    One full evaluation for each group, then local evaluations of its target set. Groups without local
+    evaluations write no cache, and a schedule without them allocates none.
+    """
+    check_fit(model, schedule)
+    canvas = model.start(labels, selector.order(model.num_tokens, noise), 2 if schedule.guided else 1)
+    cache = new_cache(model, canvas, schedule) if schedule.local else None
+    for group in schedule:
+        start = canvas.decoded
+        canvas.slots = None
+        features = model.full(canvas, cache if group.local else None, selector.candidates(canvas, group))
+        canvas.commit(selector.settle(canvas, model.head, features, group, noise))
+        yield canvas
+        for step in group.steps[1:]:
+            assert cache is not None
+            rows = slice(start, start + (step.rows or group.tokens))
+            wanted = slice(canvas.decoded, canvas.decoded + step.tokens)
+            features = model.local(canvas, cache, rows, wanted)  # (branches * B, n, D)
+            canvas.commit(model.head.draw(features, step, canvas.branches, noise))
+            yield canvas
+
+
+def new_cache(model: MaskedModel, canvas: Canvas, schedule: Schedule) -> ContextCache:
+    """The cache that a run over `canvas` needs, allocated once."""
+    rows = canvas.branches * canvas.batch
+    return ContextCache(model.cache_layout(schedule), rows, model.device, model.dtype)
+
+
+def check_fit(model: MaskedModel, schedule: Schedule) -> None:
+    """Refuse a schedule that the model cannot follow, before any work is done."""
+    if schedule.tokens != model.num_tokens:
+        raise ValueError(
+            f"the schedule decodes {schedule.tokens} tokens but the model has {model.num_tokens}; "
+            f"build it with tokens={model.num_tokens}"
+        )
+    if schedule.guided and not model.guidable:
+        raise ValueError(
+            "the schedule asks for guidance but this model has no null class to guide away from; use guidance 1.0"
+        )

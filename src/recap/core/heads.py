@@ -1,0 +1,35 @@
+"""What: from features to token values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from recap.core.canvas import Draw
+from recap.core.noise import Noise
+from recap.core.schedule import Step
+
+
+def guided(predictions: Tensor, branches: int, scale: float) -> Tensor:
+    """Combine the branches: u + scale (c - u), conditional first; scale 1 is the conditional one alone."""
+    if branches == 1:
+        return predictions
+    conditional, unconditional = predictions.chunk(2)
+    return unconditional + scale * (conditional - unconditional)
+
+
+class CategoricalHead:
+    """Draws ids from a softmax over the codebook; confidence is the untempered log-probability."""
+
+    def __init__(self, logits: Callable[[Tensor], Tensor]) -> None:
+        self.logits = logits
+
+    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
+        logits = guided(self.logits(features).float(), branches, step.guidance)  # (B, n, V)
+        # inverse transform sampling: one uniform number a token, whatever the size of the codebook
+        ladder = (logits / step.token_temperature).softmax(-1).cumsum(-1)
+        rung = noise.uniform(logits.shape[1]).unsqueeze(-1) * ladder[..., -1:]
+        ids = (ladder <= rung).sum(-1).clamp_max(logits.shape[-1] - 1)  # (B, n)
+        confidence = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+        return Draw(ids, confidence)

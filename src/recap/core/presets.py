@@ -1,0 +1,148 @@
+"""The published settings by name, and the rows of the paper's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import TypedDict, Unpack
+
+from recap.core.schedule import Ramp, Schedule, cosine, from_ratios, group_lengths, power
+
+# tau_low of MaskGIT-r by total steps (appendix A), and MAGE's first choice temperature (appendix E.3)
+MASKGIT_R_TAU_LOW = {16: 0.65, 20: 0.68, 24: 0.72, 32: 0.75}
+MAGE_CHOICE = {20: 6.0, 30: 6.5, 40: 7.0, 50: 8.0, 60: 8.5, 70: 9.0, 80: 9.5, 100: 12.0, 128: 13.0}
+MAR_GUIDANCE = {"mar-base": 2.9, "mar-large": 3.0, "mar-huge": 3.2}
+
+
+class Grouping(TypedDict, total=False):
+    """The grouping part of `Options`: full, local, plain, or total, plain; and chain."""
+
+    full: int | None
+    local: int
+    plain: int | None
+    total: int | None
+    chain: int
+
+
+def maskgit(tokens: int = 256, guidance: float | Ramp = 1.0, **grouping: Unpack[Grouping]) -> Schedule:
+    """MaskGIT as published: cosine counts, token temperature 1, choice temperature 4.5 decaying to 0."""
+    return cosine(tokens, choice_temperature=4.5, guidance=guidance, **grouping)
+
+
+def maskgit_r(tokens: int = 256, guidance: float | Ramp = 1.0, **grouping: Unpack[Grouping]) -> Schedule:
+    """MaskGIT-r: polynomial counts, cooling token temperature, choice temperature 5.5 decaying to 0.
+
+    The paper gives the final temperature for 16, 20, 24 and 32 steps; other step counts interpolate.
+    Positions are ranked by a draw at temperature 1, and the committed values are drawn again at tau_1.
+    """
+    steps = sum(group_lengths(**grouping))
+    low = interpolated(MASKGIT_R_TAU_LOW, steps)
+    tau = [low + (1 - (s / max(1, steps - 1)) ** 0.5) * (1 - low) for s in range(steps)]
+    return power(
+        tokens, token_temperature=tau, rank_temperature=1.0, choice_temperature=5.5, guidance=guidance, **grouping
+    )
+
+
+def mage(tokens: int = 256, guidance: float | Ramp = 1.0, **grouping: Unpack[Grouping]) -> Schedule:
+    """MAGE: cosine counts, token temperature 1, a choice temperature that grows with the number of steps.
+
+    Local evaluations start in the first group (u = 0) unless `plain` says otherwise.
+    """
+    if grouping.get("plain") is None:
+        grouping["plain"] = 0
+    choice = interpolated(MAGE_CHOICE, sum(group_lengths(**grouping)))
+    return cosine(tokens, choice_temperature=choice, guidance=guidance, **grouping)
+
+
+def mar(
+    tokens: int = 256,
+    guidance: float | Ramp = Ramp(1.0, 3.0),
+    temperature: float = 1.0,
+    head_steps: tuple[int, int] = (100, 50),
+    **grouping: Unpack[Grouping],
+) -> Schedule:
+    """MAR: cosine counts in random order, guidance that grows with the decoded share.
+
+    The diffusion head takes 100 steps after full evaluations and 50 after local ones.
+    """
+    return cosine(tokens, token_temperature=temperature, guidance=guidance, head_steps=head_steps, **grouping)
+
+
+def autonat_t8(tokens: int = 256) -> Schedule:
+    """The 8-step strategy that comes with AutoNAT-L, found by search."""
+    scales = [1e-4, 1e-4, 1e-4, 0.91513, 1.61602, 1.19455, 1.38322, 1.22679]
+    return from_ratios(
+        tokens,
+        [0.95316, 0.87954, 0.79402, 0.74600, 0.62498, 0.40732, 0.26066],
+        choice_temperature=[2.40491, 2.47762, 1.19170, 0.76854, 1.06735, 0.93537, 0.78438, 0.0],
+        token_temperature=[2.89990, 1.86726, 1.14437, 1.37963, 1.46999, 1.37607, 1.70822, 0.71331],
+        guidance=[1.0 + s for s in scales],  # AutoNAT writes l_c + s (l_c - l_u): no guidance is s = 0
+    )
+
+
+def interpolated(table: Mapping[int, float], steps: int) -> float:
+    """The published value for a step count; between two of them linear, outside them the nearest."""
+    known = sorted(table)
+    if steps <= known[0]:
+        return table[known[0]]
+    for low, high in pairwise(known):
+        if steps <= high:
+            share = (steps - low) / (high - low)
+            return table[low] + share * (table[high] - table[low])
+    return table[known[-1]]
+
+
+Preset = Callable[..., Schedule]
+
+
+def _mar_of(scale: float) -> Preset:
+    def preset(tokens: int = 256, **grouping: Unpack[Grouping]) -> Schedule:
+        return mar(tokens, guidance=Ramp(1.0, scale), **grouping)
+
+    return preset
+
+
+PUBLISHED: dict[str, Preset] = {
+    "maskgit": maskgit,
+    "maskgit-r": maskgit_r,
+    "mage": mage,
+    **{name: _mar_of(scale) for name, scale in MAR_GUIDANCE.items()},
+}
+
+
+def published(name: str, tokens: int = 256, **grouping: Unpack[Grouping]) -> Schedule:
+    """A published setting by name, for example `published("mar-large", full=72, local=24)`."""
+    if name not in PUBLISHED:
+        near = get_close_matches(name, PUBLISHED, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"no published setting is called {name!r}; did you mean {near!r}? Known: {', '.join(PUBLISHED)}"
+        )
+    return PUBLISHED[name](tokens, **grouping)
+
+
+@dataclass(frozen=True, slots=True)
+class PaperRow:
+    """A ReCAP row of the paper's tables: model, setting, full + local evaluations, and u as printed."""
+
+    model: str
+    setting: str
+    full: int
+    local: int
+    plain: int
+
+    def schedule(self) -> Schedule:
+        return published(self.setting, full=self.full, local=self.local, plain=self.plain)
+
+
+PAPER_ROWS: tuple[PaperRow, ...] = (
+    *(
+        PaperRow("maskgit-large", "maskgit-r", *row)
+        for row in ((8, 8, 0), (12, 4, 8), (15, 5, 10), (16, 8, 10), (22, 10, 12))
+    ),
+    *(PaperRow("mar-large", "mar-large", *row) for row in ((72, 24, 48), (64, 20, 42), (20, 8, 14))),
+    *(PaperRow("mar-huge", "mar-huge", *row) for row in ((96, 32, 64), (36, 12, 24))),
+    *(PaperRow("mage-large", "mage", full, full, 0) for full in (20, 25, 30, 35, 40, 50)),
+    PaperRow("mage-large", "mage", 80, 48, 0),
+)

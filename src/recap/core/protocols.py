@@ -1,0 +1,46 @@
+"""The three seams: a model gives features, a selector says where, a head says what."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from recap.core.cache import CacheLayout, ContextCache
+from recap.core.canvas import Canvas, Draw
+from recap.core.noise import Noise
+from recap.core.schedule import Group, Schedule, Step
+
+
+class Head(Protocol):
+    """Turns features (branches * B, n, D) into values (B, n, ...); applies guidance."""
+
+    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw: ...
+
+
+class MaskedModel(Protocol):
+    """A masked model under grouped decoding. `rows` and `wanted` are slices of arrival rows."""
+
+    head: Head
+
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def guidable(self) -> bool: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas: ...
+    def cache_layout(self, schedule: Schedule) -> CacheLayout: ...
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor: ...
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor: ...
+
+
+class Selector(Protocol):
+    """Says where: the order in which positions arrive."""
+
+    def order(self, size: int, noise: Noise) -> Tensor: ...
+    def candidates(self, canvas: Canvas, group: Group) -> slice: ...
+    def settle(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw: ...

@@ -1,0 +1,344 @@
+"""How many: a schedule is plain data that says what every sub-step of a run does.
+
+Everything that varies over a run is resolved here into numbers, so the sampling loop has no formulas and
+a strategy found by search (AutoNAT) is only another list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple, TypedDict, Unpack
+
+
+class Ramp(NamedTuple):
+    """A value that moves linearly with the share of tokens decoded after a sub-step."""
+
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One sub-step: how many tokens it commits, and how they are drawn.
+
+    `token_temperature` is the paper's tau_1 (for MAR the temperature of the diffusion noise) and
+    `choice_temperature` its tau_2, which only the first sub-step of a group uses. `rank_temperature` is the
+    temperature of a separate draw that only ranks positions; None ranks the very values that are committed.
+    `rows` is how many rows of the group's target set a local evaluation renews; None means all of them.
+    """
+
+    tokens: int
+    token_temperature: float = 1.0
+    rank_temperature: float | None = None
+    choice_temperature: float = 0.0
+    guidance: float = 1.0
+    head_steps: int = 100
+    rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise ValueError(f"a sub-step commits {self.tokens} tokens; every sub-step needs at least one")
+        for name in ("token_temperature", "rank_temperature"):
+            value = getattr(self, name)
+            if value is not None and not (0 < value < math.inf):
+                raise ValueError(f"{name} is {value}; it must be a positive number (1.0 leaves logits alone)")
+        if not (0 <= self.choice_temperature < math.inf):
+            raise ValueError(f"choice_temperature is {self.choice_temperature}; it must be 0 (greedy) or more")
+        if not math.isfinite(self.guidance):
+            raise ValueError(f"guidance is {self.guidance}; it must be finite (1.0 means no guidance)")
+        if self.head_steps < 2:
+            raise ValueError(f"head_steps is {self.head_steps}; the diffusion head needs at least 2")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One full evaluation and the local evaluations that reuse its cache."""
+
+    steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise ValueError("a group has no steps; the first step of a group follows its full evaluation")
+        for index, step in enumerate(self.steps[1:], start=1):
+            least = sum(self.sizes[: index + 1])
+            if step.rows is not None and not least <= step.rows <= self.tokens:
+                raise ValueError(
+                    f"local evaluation {index} renews {step.rows} rows; it must renew the {least} that are "
+                    f"decoded by its end and at most the {self.tokens} of the group"
+                )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(step.tokens for step in self.steps)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def local(self) -> int:
+        return len(self.steps) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A whole run: groups in order, which together commit every token once."""
+
+    groups: tuple[Group, ...]
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise ValueError("a schedule has no groups; build one with recap.cosine(256, full=64) or the like")
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __str__(self) -> str:
+        return f"{self.full}+{self.local}" if self.local else f"{self.full}"
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(step for group in self.groups for step in group.steps)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(step.tokens for step in self.steps)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def full(self) -> int:
+        return len(self.groups)
+
+    @property
+    def local(self) -> int:
+        return sum(group.local for group in self.groups)
+
+    @property
+    def plain(self) -> int:
+        """How many groups at the start have no local evaluation (the paper's u)."""
+        return next((i for i, group in enumerate(self.groups) if group.local), self.full)
+
+    @property
+    def guided(self) -> bool:
+        return any(step.guidance != 1.0 for step in self.steps)
+
+    def contexts(self) -> Iterator[tuple[int, Group]]:
+        """Each group with the number of tokens decoded before it."""
+        decoded = 0
+        for group in self.groups:
+            yield decoded, group
+            decoded += group.tokens
+
+    def with_guidance(self, guidance: float | Ramp | Sequence[float]) -> Schedule:
+        """The same schedule under another guidance scale (1.0 for none)."""
+        values = iter(_guidance(guidance, self.sizes))
+        return Schedule(
+            tuple(Group(tuple(replace(step, guidance=next(values)) for step in group.steps)) for group in self.groups)
+        )
+
+
+class Options(TypedDict, total=False):
+    """What every schedule builder takes beside its rule for the counts.
+
+    Say either `full=T, local=T'` (with `plain=u`, by default half of all sub-steps, lowered where the local
+    evaluations would not fit) or `total=K, plain=u`. `chain` is the number of local evaluations a group may
+    have. Values are a number or one number for each sub-step; a single `choice_temperature` decays linearly
+    to 0 over the groups; `guidance` may be a `Ramp`. `head_steps` are the diffusion steps after full and
+    after local evaluations. `renew="arrived"` lets a local evaluation skip the rows of its group that it
+    neither draws nor has decoded.
+    """
+
+    full: int | None
+    local: int
+    plain: int | None
+    total: int | None
+    chain: int
+    token_temperature: float | Sequence[float]
+    rank_temperature: float | None
+    choice_temperature: float | Sequence[float]
+    guidance: float | Ramp | Sequence[float]
+    head_steps: tuple[int, int]
+    renew: str
+
+
+def cosine(tokens: int = 256, **options: Unpack[Options]) -> Schedule:
+    """The cosine schedule of MaskGIT, MAGE and MAR: few tokens first, many at the end."""
+    return _build(tokens, cosine_counts, **options)
+
+
+def linear(tokens: int = 256, **options: Unpack[Options]) -> Schedule:
+    """As many tokens in every sub-step as in any other."""
+    return _build(tokens, linear_counts, **options)
+
+
+def power(tokens: int = 256, exponent: float = 2.5, **options: Unpack[Options]) -> Schedule:
+    """The polynomial schedule of MaskGIT-r (appendix A of the paper)."""
+    return _build(tokens, lambda n, steps: power_counts(n, steps, exponent), **options)
+
+
+def from_counts(tokens: int, counts: Sequence[int], **options: Unpack[Options]) -> Schedule:
+    """A schedule from the number of tokens of every sub-step; plain decoding unless grouped by options."""
+    counts = list(counts)
+    if sum(counts) != tokens:
+        raise ValueError(f"the counts add up to {sum(counts)} but there are {tokens} tokens; they must be equal")
+
+    def rule(_: int, steps: int) -> list[int]:
+        if steps != len(counts):
+            raise ValueError(f"{len(counts)} counts were given for {steps} sub-steps; full + local must be equal")
+        return counts
+
+    if options.get("full") is None and options.get("total") is None:
+        options["total"] = len(counts)
+        options.setdefault("plain", len(counts))
+    return _build(tokens, rule, **options)
+
+
+def from_ratios(tokens: int, ratios: Sequence[float], **options: Unpack[Options]) -> Schedule:
+    """A schedule from the mask ratio after every sub-step but the last (AutoNAT's `manual_ratios`)."""
+    return from_counts(tokens, _counts_from(tokens, [math.floor(tokens * ratio) for ratio in ratios]), **options)
+
+
+def cosine_counts(tokens: int, steps: int) -> list[int]:
+    """Tokens of each sub-step; `floor(N cos(pi/2 (s+1)/K))` stay masked after sub-step s."""
+    return _counts_from(tokens, [math.floor(tokens * math.cos(math.pi / 2 * s / steps)) for s in range(1, steps)])
+
+
+def linear_counts(tokens: int, steps: int) -> list[int]:
+    """Tokens of each sub-step; `floor(N (1 - (s+1)/K))` stay masked after sub-step s."""
+    return _counts_from(tokens, [tokens * (steps - s) // steps for s in range(1, steps)])
+
+
+def power_counts(tokens: int, steps: int, exponent: float = 2.5) -> list[int]:
+    """Tokens of each sub-step; the last one pays for the ones that the formula leaves empty."""
+    masked = [math.floor(tokens * (1 - (s / steps) ** exponent)) for s in range(steps)]
+    counts = [max(1, before - after) for before, after in pairwise(masked)]
+    counts.append(tokens - sum(counts))
+    if counts[-1] < 1:
+        raise ValueError(f"{steps} sub-steps leave none of {tokens} tokens for the last; use fewer sub-steps")
+    return counts
+
+
+def _counts_from(tokens: int, masked_after: Sequence[int]) -> list[int]:
+    """Counts from targets of the mask length, at least one token a sub-step and one left for the next."""
+    counts, masked = [], tokens
+    for target in masked_after:
+        kept = max(1, min(masked - 1, target))
+        counts.append(masked - kept)
+        masked = kept
+    return [*counts, masked]
+
+
+def group_lengths(
+    *, full: int | None = None, local: int = 0, plain: int | None = None, total: int | None = None, chain: int = 1
+) -> tuple[int, ...]:
+    """Sub-steps in each group, in either way of speaking (see `Options`)."""
+    if (full is None) == (total is None):
+        raise ValueError(f"say either full= (with local=) or total=, not both or neither; got {full=}, {total=}")
+    if chain < 1:
+        raise ValueError(f"chain is {chain}; a group with reuse has at least 1 local evaluation")
+    if plain is not None and plain < 0:
+        raise ValueError(f"plain is {plain}; the number of groups without local evaluations cannot be negative")
+    if total is not None:
+        if local:
+            raise ValueError(f"local={local} goes with full=; total= cuts its groups by plain= and chain=")
+        plain = total // 2 if plain is None else plain
+        if total < 1 or plain > total:
+            raise ValueError(f"{plain} plain groups do not fit into {total} sub-steps; lower plain or raise total")
+        grouped, rest = divmod(total - plain, chain + 1)
+        return (1,) * plain + (chain + 1,) * grouped + ((rest,) if rest else ())
+    assert full is not None
+    if full < 1 or local < 0:
+        raise ValueError(f"full={full}, local={local}: at least one full evaluation, no negative counts")
+    if local > full * chain:
+        raise ValueError(
+            f"{local} local evaluations have no room in {full} groups with at most {chain} each; "
+            f"use local <= {full * chain} or chain >= {-(-local // full)}"
+        )
+    if plain is not None and plain > full:
+        raise ValueError(f"{plain} plain groups are more than the {full} full evaluations; lower plain")
+    reusing = -(-local // chain)
+    plain = min((full + local) // 2 if plain is None else plain, full - reusing)
+    lengths = [1] * full
+    for index in range(reusing):
+        lengths[plain + index] += min(chain, local - index * chain)
+    return tuple(lengths)
+
+
+def _build(
+    tokens: int,
+    rule: Callable[[int, int], list[int]],
+    *,
+    full: int | None = None,
+    local: int = 0,
+    plain: int | None = None,
+    total: int | None = None,
+    chain: int = 1,
+    token_temperature: float | Sequence[float] = 1.0,
+    rank_temperature: float | None = None,
+    choice_temperature: float | Sequence[float] = 0.0,
+    guidance: float | Ramp | Sequence[float] = 1.0,
+    head_steps: tuple[int, int] = (100, 50),
+    renew: str = "group",
+) -> Schedule:
+    if renew not in ("group", "arrived"):
+        raise ValueError(f'renew is {renew!r}; it must be "group" (all of the target set) or "arrived"')
+    lengths = group_lengths(full=full, local=local, plain=plain, total=total, chain=chain)
+    steps = sum(lengths)
+    if steps > tokens:
+        raise ValueError(f"{steps} sub-steps have no room in {tokens} tokens; every sub-step commits at least one")
+    sizes = rule(tokens, steps)
+    warmth = _each(token_temperature, steps, "token_temperature")
+    scales = _guidance(guidance, sizes)
+    if isinstance(choice_temperature, Sequence):
+        choice = _each(choice_temperature, steps, "choice_temperature")
+    else:
+        choice = []  # linear decay over the groups, so that the last one is greedy
+        for index, length in enumerate(lengths):
+            choice += [choice_temperature * (1 - (index + 1) / len(lengths))] * length
+    groups, first = [], 0
+    for length in lengths:
+        group = []
+        for s in range(first, first + length):
+            arrived = sum(sizes[first : s + 1]) if renew == "arrived" and s > first else None
+            group.append(
+                Step(
+                    tokens=sizes[s],
+                    token_temperature=warmth[s],
+                    rank_temperature=rank_temperature,
+                    choice_temperature=choice[first],
+                    guidance=scales[s],
+                    head_steps=head_steps[s > first],
+                    rows=arrived,
+                )
+            )
+        groups.append(Group(tuple(group)))
+        first += length
+    return Schedule(tuple(groups))
+
+
+def _guidance(guidance: float | Ramp | Sequence[float], sizes: Sequence[int]) -> list[float]:
+    if not isinstance(guidance, Ramp):
+        return _each(guidance, len(sizes), "guidance")
+    total, decoded, values = sum(sizes), 0, []
+    for size in sizes:
+        decoded += size
+        values.append(guidance.start + (guidance.end - guidance.start) * decoded / total)
+    return values
+
+
+def _each(value: float | Sequence[float], steps: int, name: str) -> list[float]:
+    """One value for each sub-step."""
+    if not isinstance(value, Sequence):
+        return [float(value)] * steps
+    if len(value) != steps:
+        raise ValueError(f"{name} has {len(value)} values for {steps} sub-steps; give one for each, or one number")
+    return [float(v) for v in value]

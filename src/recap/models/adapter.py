@@ -1,0 +1,126 @@
+"""What the adapters of the three families have in common."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from recap.core.cache import CacheLayout, ContextCache, LayerCache, Rows
+from recap.core.canvas import Canvas
+from recap.core.protocols import Head
+from recap.core.schedule import Schedule
+
+
+class Adapter(ABC):
+    """Borrows a network's submodules and adds full and local evaluations; the network stays untouched.
+
+    `refresh_prefix=True` lets local evaluations renew the class and buffer rows too, as the authors' code
+    does; by default these rows are context and stay cached.
+    """
+
+    config: Any
+    head: Head
+
+    def __init__(self, net: nn.Module, *, refresh_prefix: bool = False) -> None:
+        self.module = net
+        self.refresh_prefix = refresh_prefix
+
+    @abstractmethod
+    def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
+        """An empty canvas whose rows arrive in `order` (B, N), with the embedded condition."""
+
+    @abstractmethod
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
+        """Features of the arrival rows `wanted`, everything recomputed; fills the cache if there is one."""
+
+    @abstractmethod
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
+        """Features of the arrival rows `wanted`, only `rows` recomputed, the rest read from the cache."""
+
+    @abstractmethod
+    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
+        """The cache that a schedule needs; without one, the largest."""
+
+    @abstractmethod
+    def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
+        """The prediction of the network's own forward, in raster order (branches * B, N, ...)."""
+
+    @abstractmethod
+    def prediction(self, features: Tensor) -> Tensor:
+        """What the network's own forward would return for these features."""
+
+    @abstractmethod
+    def single_layer(self) -> Self:
+        """The same model cut down to one attention layer, where reuse loses nothing."""
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(p.dtype for p in self.module.parameters() if p.is_floating_point())
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.config.num_tokens)
+
+    @property
+    def classes(self) -> int:
+        return int(getattr(self.config, "classes", 0))
+
+    @property
+    def guidable(self) -> bool:
+        return self.classes > 0
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy of the adapter over the same network, with other attributes."""
+        other = copy.copy(self)
+        for name, value in changes.items():
+            if not hasattr(other, name):
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            setattr(other, name, value)
+        return other
+
+    def check_labels(self, labels: Tensor | None, order: Tensor) -> Tensor:
+        """One integer label for each image; the range is the caller's to check, since that would synchronise."""
+        if labels is None:
+            raise ValueError(f"this model draws {self.classes} classes; give a label for each image")
+        if labels.shape != order.shape[:1] or labels.is_floating_point():
+            raise ValueError(
+                f"labels are {tuple(labels.shape)} of {labels.dtype}; expected ({len(order)},) of an integer type"
+            )
+        return labels
+
+    @staticmethod
+    def layers(
+        blocks: Iterable[Any], cache: ContextCache | None, stack: str
+    ) -> Iterator[tuple[Any, LayerCache | None]]:
+        """Blocks with their layer of the cache, or with None."""
+        if cache is None:
+            return ((block, None) for block in blocks)
+        return zip(blocks, cache.stack(stack), strict=True)
+
+    @staticmethod
+    def cut(layout: CacheLayout, **layers: int) -> CacheLayout:
+        """The layout for other numbers of layers than the configured ones."""
+        return replace(layout, stacks=tuple(replace(s, layers=layers.get(s.name, s.layers)) for s in layout.stacks))
+
+    def target(self, canvas: Canvas, rows: slice, prefix: int, length: int) -> Rows:
+        """Cache rows that a local evaluation of arrival `rows` renews, behind `prefix` class or buffer rows.
+
+        Spans where the order stood still since the full evaluation; else slots (branches * B, n).
+        """
+        if canvas.slots is None:
+            spans = (slice(prefix + rows.start, prefix + rows.stop),)
+            return Rows(length, (slice(0, prefix), *spans) if self.refresh_prefix else spans)
+        slots = canvas.slots[:, rows] + prefix
+        if self.refresh_prefix:
+            slots = torch.cat([torch.arange(prefix, device=slots.device).expand(len(slots), -1), slots], dim=1)
+        return Rows(length, slots=slots.repeat(canvas.branches, 1))

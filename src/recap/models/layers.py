@@ -1,0 +1,76 @@
+"""The transformer block that the three families share, under its official parameter names."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recap.core.attention import attend, evaluate_block
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with a fused projection laid out as (q, k, v)."""
+
+    def __init__(self, width: int, heads: int, qkv_bias: bool = True) -> None:
+        super().__init__()
+        self.num_heads = heads
+        self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return attend(self, x)
+
+
+class MLP(nn.Module):
+    """Two linear layers with an exact GELU between them."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    """Pre-norm attention and MLP, each with a residual."""
+
+    def __init__(self, width: int, heads: int, eps: float = 1e-6, qkv_bias: bool = True) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=eps)
+        self.attn = Attention(width, heads, qkv_bias)
+        self.norm2 = nn.LayerNorm(width, eps=eps)
+        self.mlp = MLP(width, 4 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return evaluate_block(self, x)
+
+
+class TokenEmbedding(nn.Module):
+    """Word and position embeddings, summed and normalised (BERT's, as MAGE and AutoNAT use them)."""
+
+    def __init__(self, words: int, positions: int, width: int) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(words, width)
+        self.position_embeddings = nn.Embedding(positions, width)
+        self.LayerNorm = nn.LayerNorm(width, eps=1e-6)
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        return self.LayerNorm(self.word_embeddings(ids) + self.position_embeddings(positions))
+
+
+class TokenLogits(nn.Module):
+    """Logits over the codebook, tied to the word embeddings."""
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(width, width)
+        self.ln = nn.LayerNorm(width, eps=1e-5)
+        self.bias = nn.Parameter(torch.zeros(1, 1, words))
+
+    def forward(self, features: Tensor, words: Tensor, codes: int | None = None) -> Tensor:
+        """Logits of the first `codes` words (all by default); `words` is the embedding matrix."""
+        x = self.ln(F.gelu(self.fc(features)))
+        return F.linear(x, words[:codes], self.bias[0, 0, :codes])

@@ -1,0 +1,5 @@
+from recap.models.mage.adapter import MAGEAdapter
+from recap.models.mage.config import MAGEConfig
+from recap.models.mage.net import MAGE
+
+__all__ = ["MAGE", "MAGEAdapter", "MAGEConfig"]

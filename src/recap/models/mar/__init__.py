@@ -1,0 +1,5 @@
+from recap.models.mar.adapter import MARAdapter
+from recap.models.mar.config import MARConfig
+from recap.models.mar.net import MAR
+
+__all__ = ["MAR", "MARAdapter", "MARConfig"]

@@ -1,0 +1,137 @@
+"""MAR under grouped decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from recap.core.attention import evaluate_block
+from recap.core.cache import CacheLayout, ContextCache, Rows
+from recap.core.canvas import Canvas
+from recap.core.schedule import Schedule
+from recap.models.adapter import Adapter
+from recap.models.mar.config import MARConfig
+from recap.models.mar.diffusion import DiffusionHead
+from recap.models.mar.net import MAR
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What does not change over a run: the embedded buffer, and position embeddings in arrival order."""
+
+    prefix: Tensor  # (branches * B, P, D)
+    encoder_pos: Tensor  # (B, N, D)
+    decoder_pos: Tensor  # (B, N, D)
+    diffusion_pos: Tensor  # (B, N, D)
+
+
+class MARAdapter(Adapter):
+    """Full and local evaluations of a MAR network, which it borrows and never changes.
+
+    The order is known before the first step, so every context, target set and sub-step is a slice. The
+    encoder sees known tokens only: a local evaluation appends the tokens decoded in its group to it.
+    """
+
+    def __init__(self, net: MAR, *, refresh_prefix: bool = False) -> None:
+        super().__init__(net, refresh_prefix=refresh_prefix)
+        self.net = net
+        self.config: MARConfig = net.config
+        self.encoder_blocks, self.decoder_blocks = list(net.encoder_blocks), list(net.decoder_blocks)
+        self.head = DiffusionHead(net.diffloss.net, self.config.channels)
+
+    def single_layer(self) -> Self:
+        # its first decoder layer
+        return self.replace(encoder_blocks=[], decoder_blocks=self.decoder_blocks[:1])
+
+    def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
+        net, p = self.net, self.config.buffer
+        condition = self._condition(labels, order, branches)
+        return Canvas(
+            tokens=torch.zeros(*order.shape, self.config.channels, device=order.device),
+            order=order,
+            branches=branches,
+            condition=Prepared(
+                prefix=net.z_proj_ln(condition.unsqueeze(1) + net.encoder_pos_embed_learned[:, :p]),
+                encoder_pos=net.encoder_pos_embed_learned[0, p:][order],
+                decoder_pos=net.decoder_pos_embed_learned[0, p:][order],
+                diffusion_pos=net.diffusion_pos_embed_learned[0][order],
+            ),
+        )
+
+    def prediction(self, features: Tensor) -> Tensor:
+        return features
+
+    def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
+        condition = self._condition(labels, canvas.order, canvas.branches)
+        tokens = canvas.raster().to(self.dtype).repeat(canvas.branches, 1, 1)
+        return self.net(tokens, canvas.masked.repeat(canvas.branches, 1), condition)
+
+    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
+        layout = self.config.cache_layout(schedule)
+        return self.cut(layout, encoder=len(self.encoder_blocks), decoder=len(self.decoder_blocks))
+
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
+        p, run = self.config.buffer, canvas.condition
+        x = torch.cat([run.prefix, self._known(canvas, slice(0, canvas.decoded))], dim=1)  # (GB, P + c, D)
+        x = self._encode(x, cache, Rows.all(p + canvas.decoded))
+        y = self.net.decoder_embed(x)
+        y = torch.cat(
+            [
+                y[:, :p] + self.net.decoder_pos_embed_learned[:, :p],
+                self._decoder_input(canvas, y[:, p:], slice(0, canvas.size)),
+            ],
+            dim=1,
+        )  # (GB, P + N, D)
+        y = self._decode(y, cache, Rows.all(p + canvas.size))
+        return self._features(canvas, y[:, p + wanted.start : p + wanted.stop], wanted)
+
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
+        p = self.config.buffer
+        arrived = slice(rows.start, max(rows.start, min(rows.stop, canvas.decoded)))
+        x = self._known(canvas, arrived)  # (GB, new, D)
+        if self.refresh_prefix:
+            x = torch.cat([canvas.condition.prefix, x], dim=1)
+        if x.shape[1]:
+            x = self._encode(x, cache, self.target(canvas, arrived, p, p + canvas.decoded))
+        y = self.net.decoder_embed(x)
+        prefix = p if self.refresh_prefix else 0
+        z = self._decoder_input(canvas, y[:, prefix:], rows)  # (GB, M, D)
+        if prefix:
+            z = torch.cat([y[:, :p] + self.net.decoder_pos_embed_learned[:, :p], z], dim=1)
+        z = self._decode(z, cache, self.target(canvas, rows, p, p + canvas.size))
+        first = prefix - rows.start
+        return self._features(canvas, z[:, first + wanted.start : first + wanted.stop], wanted)
+
+    def _condition(self, labels: Tensor | None, order: Tensor, branches: int) -> Tensor:
+        condition = self.net.class_emb(self.check_labels(labels, order))  # (B, D)
+        if branches == 2:
+            condition = torch.cat([condition, self.net.fake_latent.expand_as(condition)])
+        return condition  # (GB, D)
+
+    def _known(self, canvas: Canvas, rows: slice) -> Tensor:
+        """Encoder input of decoded rows; the same for all branches."""
+        x = self.net.z_proj(canvas.tokens[:, rows].to(self.dtype)) + canvas.condition.encoder_pos[:, rows]
+        return self.net.z_proj_ln(x).repeat(canvas.branches, 1, 1)  # (GB, n, D)
+
+    def _decoder_input(self, canvas: Canvas, known: Tensor, rows: slice) -> Tensor:
+        """Decoder input of `rows`, the first of which are known; the mask token stands for the rest."""
+        positions = canvas.condition.decoder_pos[:, rows].repeat(canvas.branches, 1, 1)  # (GB, n, D)
+        n = known.shape[1]
+        return torch.cat([known + positions[:, :n], self.net.mask_token + positions[:, n:]], dim=1)
+
+    def _encode(self, x: Tensor, cache: ContextCache | None, rows: Rows) -> Tensor:
+        for block, layer in self.layers(self.encoder_blocks, cache, "encoder"):
+            x = evaluate_block(block, x, layer, rows)
+        return self.net.encoder_norm(x)
+
+    def _decode(self, x: Tensor, cache: ContextCache | None, rows: Rows) -> Tensor:
+        for block, layer in self.layers(self.decoder_blocks, cache, "decoder"):
+            x = evaluate_block(block, x, layer, rows)
+        return x
+
+    def _features(self, canvas: Canvas, x: Tensor, wanted: slice) -> Tensor:
+        positions = canvas.condition.diffusion_pos[:, wanted].repeat(canvas.branches, 1, 1)
+        return self.net.decoder_norm(x) + positions  # (GB, n, D)

@@ -1,0 +1,66 @@
+"""Sizes of MAR, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recap.core.cache import CacheLayout, StackLayout
+from recap.core.costs import block_flops
+from recap.core.schedule import Schedule
+from recap.models.checks import check_positive, check_width
+
+
+@dataclass(frozen=True, slots=True)
+class MARConfig:
+    """A MAR network; the defaults are MAR-B."""
+
+    width: int = 768
+    encoder_depth: int = 12
+    decoder_depth: int = 12
+    heads: int = 12
+    head_depth: int = 6
+    head_width: int = 1024
+    num_tokens: int = 256
+    channels: int = 16
+    buffer: int = 64
+    classes: int = 1000
+
+    def __post_init__(self) -> None:
+        check_positive(self, ("head_depth", "head_width", "num_tokens", "channels", "buffer", "classes"))
+        check_width(self.width, self.heads)
+
+    draws_candidates = False
+
+    def full_flops(self, decoded: int) -> int:
+        seen, length = self.buffer + decoded, self.buffer + self.num_tokens
+        return (
+            self.encoder_depth * block_flops(self.width, seen, seen)
+            + self.decoder_depth * block_flops(self.width, length, length)
+            + 2 * self.width**2 * seen
+            + 2 * self.channels * self.width * decoded
+        )
+
+    def local_flops(self, context: int, decoded: int, rows: int) -> int:
+        new = decoded - context
+        return (
+            self.encoder_depth * block_flops(self.width, new, self.buffer + decoded)
+            + self.decoder_depth * block_flops(self.width, rows, self.buffer + self.num_tokens)
+            + (2 * self.width**2 + 2 * self.channels * self.width) * new
+        )
+
+    def draw_flops(self, tokens: int, head_steps: int) -> int:
+        w = self.head_width
+        per_step = 256 * w + w**2 + self.width * w + 3 * self.channels * w + (5 * self.head_depth + 2) * w**2
+        return 2 * tokens * head_steps * per_step
+
+    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
+        """Rows that the schedule's local evaluations need (without a schedule: the most there can be)."""
+        arrived = self.num_tokens
+        if schedule is not None:
+            arrived = max((c + sum(g.sizes[:-1]) for c, g in schedule.contexts() if g.local), default=0)
+        return CacheLayout(
+            (
+                StackLayout("encoder", self.encoder_depth, self.buffer + arrived, self.width),
+                StackLayout("decoder", self.decoder_depth, self.buffer + self.num_tokens, self.width),
+            )
+        )

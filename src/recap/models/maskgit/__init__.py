@@ -1,0 +1,5 @@
+from recap.models.maskgit.adapter import MaskGITAdapter
+from recap.models.maskgit.config import MaskGITConfig
+from recap.models.maskgit.net import MaskGIT
+
+__all__ = ["MaskGIT", "MaskGITAdapter", "MaskGITConfig"]

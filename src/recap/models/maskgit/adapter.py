@@ -1,0 +1,86 @@
+"""MaskGIT under grouped decoding."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from recap.core.attention import evaluate_block
+from recap.core.cache import CacheLayout, ContextCache, Rows
+from recap.core.canvas import Canvas
+from recap.core.heads import CategoricalHead
+from recap.core.schedule import Schedule
+from recap.models.adapter import Adapter
+from recap.models.maskgit.config import MaskGITConfig
+from recap.models.maskgit.net import MaskGIT
+
+
+class MaskGITAdapter(Adapter):
+    """Full and local evaluations of a U-ViT with one class token, which it borrows and never changes.
+
+    Long skips need no cache: merging is per row, so the rows of a local evaluation bring their own.
+    """
+
+    def __init__(self, net: MaskGIT, *, refresh_prefix: bool = False) -> None:
+        super().__init__(net, refresh_prefix=refresh_prefix)
+        self.net = net
+        self.config: MaskGITConfig = net.config
+        self.in_blocks, self.out_blocks = list(net.in_blocks), list(net.out_blocks)
+        self.head = CategoricalHead(net.logits)
+
+    def single_layer(self) -> Self:
+        # its middle block
+        return self.replace(in_blocks=[], out_blocks=[])
+
+    def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
+        ids = torch.full_like(order, self.config.mask_id)
+        prefix = self.net.embed_class(self._labels(labels, order, branches))  # (GB, 1, D)
+        return Canvas(tokens=ids, order=order, branches=branches, condition=prefix)
+
+    def prediction(self, features: Tensor) -> Tensor:
+        return self.net.logits(features)
+
+    def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
+        ids = canvas.raster().repeat(canvas.branches, 1)
+        return self.net(ids, self._labels(labels, canvas.order, canvas.branches))
+
+    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
+        layers = len(self.in_blocks) + 1 + len(self.out_blocks)
+        return self.cut(self.config.cache_layout(schedule), blocks=layers)
+
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
+        x = torch.cat([canvas.condition, self._embed(canvas, slice(0, canvas.size))], dim=1)  # (GB, 1 + N, D)
+        x = self._stack(x, cache, Rows.all(1 + canvas.size))
+        return self.net.norm(x[:, 1 + wanted.start : 1 + wanted.stop])
+
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
+        x = self._embed(canvas, rows)  # (GB, M, D)
+        prefix = int(self.refresh_prefix)
+        if prefix:
+            x = torch.cat([canvas.condition, x], dim=1)
+        x = self._stack(x, cache, self.target(canvas, rows, 1, 1 + canvas.size))
+        first = prefix - rows.start
+        return self.net.norm(x[:, first + wanted.start : first + wanted.stop])
+
+    def _labels(self, labels: Tensor | None, order: Tensor, branches: int) -> Tensor:
+        labels = self.check_labels(labels, order)
+        if branches == 2:
+            labels = torch.cat([labels, torch.full_like(labels, self.config.null_class)])
+        return labels  # (GB)
+
+    def _embed(self, canvas: Canvas, rows: slice) -> Tensor:
+        x = self.net.token_emb(canvas.tokens[:, rows], canvas.order[:, rows])
+        return x.repeat(canvas.branches, 1, 1)  # (GB, n, D)
+
+    def _stack(self, x: Tensor, cache: ContextCache | None, rows: Rows) -> Tensor:
+        blocks = [*self.in_blocks, self.net.mid_block, *self.out_blocks]
+        skips: list[Tensor] = []
+        for index, (block, layer) in enumerate(self.layers(blocks, cache, "blocks")):
+            if index > len(self.in_blocks):
+                x = block.skip_linear(torch.cat([x, skips.pop()], dim=-1))
+            x = evaluate_block(block, x, layer, rows)
+            if index < len(self.in_blocks):
+                skips.append(x)
+        return x

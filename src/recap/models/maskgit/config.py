@@ -1,0 +1,57 @@
+"""Sizes of the MaskGIT network (AutoNAT's U-ViT), and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recap.core.cache import CacheLayout, StackLayout
+from recap.core.costs import block_flops
+from recap.core.schedule import Schedule
+from recap.models.checks import check_positive, check_width
+
+
+@dataclass(frozen=True, slots=True)
+class MaskGITConfig:
+    """A U-ViT over one class token and the image's tokens; the defaults are AutoNAT-L.
+
+    `depth` counts the blocks before and after the middle one, which comes on top.
+    """
+
+    width: int = 768
+    depth: int = 24
+    heads: int = 8
+    num_tokens: int = 256
+    codes: int = 1024
+    classes: int = 1000
+
+    def __post_init__(self) -> None:
+        check_positive(self, ("num_tokens", "codes", "classes"))
+        check_width(self.width, self.heads)
+        if self.depth < 0 or self.depth % 2:
+            raise ValueError(f"depth is {self.depth}; half of the blocks come before the middle one, so it is even")
+
+    draws_candidates = True
+
+    @property
+    def mask_id(self) -> int:
+        return self.codes
+
+    @property
+    def null_class(self) -> int:
+        return self.classes
+
+    def full_flops(self, decoded: int) -> int:
+        return self._rows_flops(1 + self.num_tokens)
+
+    def local_flops(self, context: int, decoded: int, rows: int) -> int:
+        return self._rows_flops(rows)
+
+    def _rows_flops(self, rows: int) -> int:
+        blocks = (self.depth + 1) * block_flops(self.width, rows, 1 + self.num_tokens)
+        return blocks + rows * self.depth // 2 * 4 * self.width**2
+
+    def draw_flops(self, tokens: int, head_steps: int) -> int:
+        return tokens * (2 * self.width**2 + 2 * self.width * self.codes)
+
+    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
+        return CacheLayout((StackLayout("blocks", self.depth + 1, 1 + self.num_tokens, self.width),))

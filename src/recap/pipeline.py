@@ -1,0 +1,255 @@
+"""Labels in, images out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from recap.checkpoints import CheckpointError, load_pretrained, save_pretrained
+from recap.checkpoints.folder import CONFIG, read_config
+from recap.core.canvas import Canvas
+from recap.core.decode import check_fit, grouped_decode
+from recap.core.noise import Noise, image_generators
+from recap.core.presets import published
+from recap.core.protocols import MaskedModel, Selector
+from recap.core.schedule import Ramp, Schedule
+from recap.models.adapter import Adapter
+from recap.models.zoo import FAMILIES, adapt, family_of
+from recap.tokenizers import KLVAE, VQGAN
+
+OUTPUT_TYPES = ("pil", "np", "pt", "latent")
+Callback = Callable[["Pipeline", int, int, dict[str, Any]], Any]
+Labels = int | Sequence[int] | Tensor | np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a call returns: images in the form asked for, tokens in raster order, and what was run."""
+
+    images: Any
+    tokens: Tensor  # (B, N) ids or (B, N, C) latents
+    schedule: Schedule
+
+
+class Pipeline:
+    """A model, its tokenizer, and the grouped-decoding loop between them.
+
+    `model` is a network of the library or an adapter; `selector` and `schedule` default to what suits its
+    family. Nothing is moved or converted unless `.to()` says so.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Adapter,
+        tokenizer: nn.Module | None = None,
+        *,
+        selector: Selector | None = None,
+        schedule: Schedule | None = None,
+        setting: str | None = None,
+    ) -> None:
+        """`setting` names the published schedule to follow by default (see `recap.published`)."""
+        self.model: Adapter = adapt(model) if isinstance(model, nn.Module) else model
+        family = family_of(self.model.config)
+        self.tokenizer = tokenizer if tokenizer is not None else getattr(self.model.module, "vqgan", None)
+        self.selector: Selector = selector or family.selector()
+        self.setting = setting or family.setting
+        self.schedule = schedule
+        self.progress = True
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | Path,
+        *,
+        tokenizer: nn.Module | str | Path | None = None,
+        torch_dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Self:
+        """Read a model folder; its tokenizer is `tokenizer`, or lies in the sub-folder of that name."""
+        folder = Path(folder)
+        about = read_config(folder)
+        if about["family"] not in FAMILIES:
+            raise CheckpointError(f"{folder} holds a {about['family']}, which is a tokenizer; give a model's folder")
+        net = load_pretrained(folder, torch_dtype=torch_dtype, device=device)
+        if tokenizer is None and (folder / "tokenizer" / CONFIG).is_file():
+            tokenizer = folder / "tokenizer"
+        if isinstance(tokenizer, str | Path):
+            tokenizer = load_pretrained(tokenizer, device=device)
+        return cls(net, tokenizer, setting=about.get("setting"))
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Write the model to `folder`, and its tokenizer to the sub-folder `tokenizer`."""
+        folder = save_pretrained(self.model.module, folder, setting=self.setting)
+        if self.tokenizer is not None and self.tokenizer is not getattr(self.model.module, "vqgan", None):
+            save_pretrained(self.tokenizer, folder / "tokenizer")
+        return folder
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Move to a device, and the model to a dtype; the tokenizer runs once an image and stays as it is."""
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
+        self.model.module.to(device=device, dtype=dtype)
+        if self.tokenizer is not None:
+            inside = self.tokenizer is getattr(self.model.module, "vqgan", None)
+            self.tokenizer.to(device=device, dtype=torch.float32 if inside and dtype is not None else None)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def default_schedule(self, full: int = 48, local: int = 16, plain: int | None = None) -> Schedule:
+        """The published setting of this model with these numbers of evaluations."""
+        return published(self.setting, self.model.num_tokens, full=full, local=local, plain=plain)
+
+    def __call__(
+        self,
+        labels: Labels | None = None,
+        *,
+        num_images: int | None = None,
+        schedule: Schedule | None = None,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        seed: int | None = None,
+        guidance_scale: float | Ramp | None = None,
+        output_type: str = "pil",
+        callback_on_step_end: Callback | None = None,
+    ) -> Output:
+        """Draw one image for each label, or `num_images` of an unconditional model.
+
+        generator: one for each image, or one from which a seed is drawn for each; without it, `seed` and the
+        image's index give the randomness. guidance_scale: a number for the family's usual guidance (a ramp
+        from 1 for MAR, constant otherwise), or a `Ramp`. callback_on_step_end(pipe, step, decoded, {"canvas":
+        canvas}) is called after every sub-step.
+        """
+        if output_type not in OUTPUT_TYPES:
+            raise ValueError(f"output_type is {output_type!r}; it must be one of {', '.join(OUTPUT_TYPES)}")
+        if output_type != "latent" and self.tokenizer is None:
+            raise ValueError('this pipeline has no tokenizer; give it one, or ask for output_type="latent"')
+        schedule = self._schedule(schedule, guidance_scale)
+        steps = self.stream(labels, num_images=num_images, schedule=schedule, generator=generator, seed=seed)
+        canvas: Canvas | None = None
+        bar = tqdm(steps, total=len(schedule.steps), desc=f"decoding {schedule}", disable=not self.progress)
+        for step, canvas in enumerate(bar):
+            if callback_on_step_end is not None:
+                callback_on_step_end(self, step, canvas.decoded, {"canvas": canvas})
+        assert canvas is not None
+        tokens = self._finished(canvas)
+        return Output(self.decode(tokens, output_type), tokens, schedule)
+
+    def stream(
+        self,
+        labels: Labels | None = None,
+        *,
+        num_images: int | None = None,
+        schedule: Schedule | None = None,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        seed: int | None = None,
+    ) -> Iterator[Canvas]:
+        """The canvas after every sub-step; everything is checked before the first."""
+        schedule = self._schedule(schedule, None)
+        checked = self._labels(labels, num_images)
+        batch = num_images if checked is None else len(checked)
+        assert batch is not None
+        noise = Noise(self._generators(batch, generator, seed), self.device)
+        device_labels = None if checked is None else checked.to(self.device)
+        return grouped_decode(self.model, device_labels, schedule, self.selector, noise)
+
+    @torch.inference_mode()
+    def decode(self, tokens: Tensor, output_type: str = "pil") -> Any:
+        """Images from tokens in raster order."""
+        if output_type == "latent":
+            return tokens
+        if not isinstance(self.tokenizer, KLVAE | VQGAN):
+            raise ValueError(f"{type(self.tokenizer).__name__} cannot decode tokens; give a KLVAE or VQGAN")
+        images = self.tokenizer.decode(tokens)  # (B, 3, H, W) in [0, 1]
+        if output_type == "pt":
+            return images
+        pixels = images.permute(0, 2, 3, 1).cpu().numpy()
+        if output_type == "np":
+            return pixels
+        return [Image.fromarray(image) for image in (pixels * 255).round().astype(np.uint8)]
+
+    def _schedule(self, schedule: Schedule | None, guidance: float | Ramp | None) -> Schedule:
+        schedule = schedule or self.schedule or self.default_schedule()
+        if guidance is not None:
+            ramped = self.setting.startswith("mar") and not isinstance(guidance, Ramp) and guidance != 1.0
+            schedule = schedule.with_guidance(Ramp(1.0, float(guidance)) if ramped else guidance)  # type: ignore[arg-type]
+        check_fit(self.model, schedule)
+        return schedule
+
+    def _labels(self, labels: Labels | None, num_images: int | None) -> Tensor | None:
+        classes = self.model.classes
+        if not classes:
+            if labels is not None:
+                raise ValueError("this model is unconditional and takes no labels; say num_images=... instead")
+            if num_images is None or num_images < 1:
+                raise ValueError(f"num_images is {num_images}; say how many images to draw, at least 1")
+            return None
+        if labels is None:
+            raise ValueError(f"this model draws {classes} classes; give labels, one from 0 to {classes - 1} an image")
+        checked = self._label_tensor(labels)
+        if num_images not in (None, len(checked)):
+            raise ValueError(f"{len(checked)} labels were given but num_images is {num_images}; leave num_images out")
+        outside = checked[(checked < 0) | (checked >= classes)]
+        if len(outside):
+            raise ValueError(f"label {outside[0].item()} is out of range; this model has classes 0 to {classes - 1}")
+        return checked
+
+    @staticmethod
+    def _label_tensor(labels: Labels) -> Tensor:
+        wrong = ValueError(f"labels are {labels!r}; expected an integer or a flat sequence of integers")
+        if isinstance(labels, str) or (isinstance(labels, Sequence) and any(isinstance(x, bool) for x in labels)):
+            raise wrong
+        try:
+            values = torch.as_tensor(labels).cpu()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise wrong from error
+        if values.dtype == torch.bool or values.is_floating_point() or values.is_complex() or values.ndim > 1:
+            raise wrong
+        values = values.reshape(-1).long()
+        if not len(values):
+            raise ValueError("labels are empty; give at least one")
+        return values
+
+    def _generators(
+        self, batch: int, generator: torch.Generator | Sequence[torch.Generator] | None, seed: int | None
+    ) -> list[torch.Generator]:
+        if generator is None:
+            if seed is None:
+                raise ValueError("give a seed= or a generator=, so that the images can be drawn again")
+            return image_generators(seed, range(batch), self.device)
+        if seed is not None:
+            raise ValueError("give either seed= or generator=, not both")
+        if isinstance(generator, torch.Generator):
+            seeds = torch.randint(2**62, (batch,), generator=generator, device=generator.device).tolist()
+            return [torch.Generator(generator.device).manual_seed(s) for s in seeds]
+        generators = list(generator)
+        if len(generators) != batch:
+            raise ValueError(f"{len(generators)} generators were given for {batch} images; give one for each")
+        return generators
+
+    @staticmethod
+    def _finished(canvas: Canvas) -> Tensor:
+        if not bool(canvas.sound.all()):
+            images = (~canvas.sound).nonzero().flatten().tolist()
+            raise FloatingPointError(
+                f"image(s) {images} of the batch ran into values that are no numbers; use bfloat16 or float32 "
+                f"instead of float16, or a lower guidance scale"
+            )
+        return canvas.raster()
+
+
+def load(model: str | Path, **options: Any) -> Pipeline:
+    """A pipeline from a model folder; see `Pipeline.from_pretrained` for the options."""
+    return Pipeline.from_pretrained(model, **options)
+
+
+__all__ = ["CheckpointError", "MaskedModel", "Output", "Pipeline", "load"]

@@ -1,0 +1,251 @@
+"""KL-16, the autoencoder of MAR: images to continuous tokens and back.
+
+Attribute names are those of the official checkpoint, so its `model` dict loads with `strict=True`.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recap.tokenizers.images import check_images, check_square, to_grid, to_sequence
+from recap.tokenizers.layers import Upsample, check_sizes, norm
+
+
+@dataclass(frozen=True, slots=True)
+class KLVAEConfig:
+    """Sizes of a KL autoencoder; the defaults are those of KL-16."""
+
+    channels: int = 128
+    multipliers: tuple[int, ...] = (
+        1,
+        1,
+        2,
+        2,
+        4,
+    )  # width of each level over `channels`, full resolution first
+    latent_channels: int = 16
+    encoder_blocks: int = 2  # residual blocks in each level
+    decoder_blocks: int = 3
+    latent_scale: float = 0.2325  # brings the latents to a standard deviation of about one
+    groups: int = 32
+
+    def __post_init__(self) -> None:
+        check_sizes(
+            self.channels,
+            self.multipliers,
+            self.groups,
+            latent_channels=self.latent_channels,
+            encoder_blocks=self.encoder_blocks,
+            decoder_blocks=self.decoder_blocks,
+        )
+        if not self.latent_scale > 0:
+            raise ValueError(f"latent_scale is {self.latent_scale} but a positive number is expected")
+
+    @property
+    def stride(self) -> int:
+        """Pixels along one side of a token."""
+        return 1 << (len(self.multipliers) - 1)
+
+    @property
+    def widths(self) -> list[int]:
+        """Channels of each level, full resolution first."""
+        return [self.channels * multiplier for multiplier in self.multipliers]
+
+
+class KLVAE(nn.Module):
+    """Turn images in [0, 1] into continuous tokens of about unit variance, and tokens into images.
+
+    Inputs follow the precision of the weights; tokens and images come out in float32.
+    """
+
+    def __init__(self, config: KLVAEConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or KLVAEConfig()
+        latent = self.config.latent_channels
+        self.encoder = Encoder(self.config)
+        self.decoder = Decoder(self.config)
+        self.quant_conv = nn.Conv2d(2 * latent, 2 * latent, 1)
+        self.post_quant_conv = nn.Conv2d(latent, latent, 1)
+
+    def encode(self, images: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return the tokens of images in [0, 1]: the posterior mean, or a sample when given normal noise.
+
+        `noise` has the shape of the latent, (B, C, h / stride, w / stride).
+        """
+        mean, logvar = self.moments(images).float().chunk(2, dim=1)  # (B, C, h, w) each
+        latent = mean
+        if noise is not None:
+            if noise.shape != mean.shape:
+                raise ValueError(
+                    f"noise has shape {tuple(noise.shape)} but the latent has {tuple(mean.shape)}; "
+                    "draw it in the shape of the latent"
+                )
+            latent = mean + (0.5 * logvar.clamp(-30.0, 20.0)).exp() * noise
+        return to_sequence(latent) * self.config.latent_scale  # (B, N, C)
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Return the images, in [0, 1], of tokens (B, N, C) in row-major order."""
+        channels = self.config.latent_channels
+        if tokens.ndim != 3 or tokens.shape[2] != channels or not tokens.is_floating_point():
+            raise ValueError(
+                f"tokens have shape {tuple(tokens.shape)} and dtype {tokens.dtype} but floats of shape "
+                f"(B, N, {channels}) are expected; pass tokens as `encode` returns them"
+            )
+        check_square(tokens.shape[1])
+        latent = to_grid(tokens) / self.config.latent_scale  # (B, C, h, w)
+        return (self.decode_latent(latent).float() * 0.5 + 0.5).clamp(0.0, 1.0)  # (B, 3, H, W)
+
+    def moments(self, images: Tensor) -> Tensor:
+        """Return the posterior of images in [0, 1]: its mean and log-variance, stacked along the channels."""
+        check_images(images, self.config.stride)
+        pixels = (2 * images - 1).to(self.quant_conv.weight.dtype)
+        moments: Tensor = self.quant_conv(self.encoder(pixels))  # (B, 2C, h, w)
+        return moments
+
+    def decode_latent(self, latent: Tensor) -> Tensor:
+        """Return the pixels, about [-1, 1] and not clamped, of a latent (B, C, h, w) without the scale."""
+        latent = latent.to(self.post_quant_conv.weight.dtype)
+        pixels: Tensor = self.decoder(self.post_quant_conv(latent))  # (B, 3, H, W)
+        return pixels
+
+
+class Encoder(nn.Module):
+    """Pixels in [-1, 1] to the moments of the latent, before `quant_conv`."""
+
+    def __init__(self, config: KLVAEConfig) -> None:
+        super().__init__()
+        widths, groups, last = config.widths, config.groups, len(config.widths) - 1
+        self.conv_in = nn.Conv2d(3, config.channels, 3, padding=1)
+        self.down = nn.ModuleList(
+            DownLevel(cin, cout, config.encoder_blocks, groups, attend=level == last, downsample=level < last)
+            for level, (cin, cout) in enumerate(zip([config.channels, *widths], widths, strict=False))
+        )
+        self.mid = middle(widths[-1], groups)
+        self.norm_out = norm(widths[-1], groups)
+        self.conv_out = nn.Conv2d(widths[-1], 2 * config.latent_channels, 3, padding=1)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = self.conv_in(pixels)
+        for level in self.down:
+            x = level(x)
+        x = self.mid(x)
+        out: Tensor = self.conv_out(F.silu(self.norm_out(x)))  # (B, 2C, h, w)
+        return out
+
+
+class Decoder(nn.Module):
+    """Latent, after `post_quant_conv`, to pixels in about [-1, 1]."""
+
+    def __init__(self, config: KLVAEConfig) -> None:
+        super().__init__()
+        widths, groups = config.widths, config.groups
+        self.conv_in = nn.Conv2d(config.latent_channels, widths[-1], 3, padding=1)
+        self.mid = middle(widths[-1], groups)
+        self.up = nn.ModuleList(
+            UpLevel(cin, cout, config.decoder_blocks, groups, upsample=level > 0)
+            for level, (cin, cout) in enumerate(zip([*widths[1:], widths[-1]], widths, strict=True))
+        )
+        self.norm_out = norm(widths[0], groups)
+        self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
+
+    def forward(self, latent: Tensor) -> Tensor:
+        x = self.mid(self.conv_in(latent))
+        for level in reversed(self.up):  # stored with full resolution first
+            x = level(x)
+        out: Tensor = self.conv_out(F.silu(self.norm_out(x)))  # (B, 3, H, W)
+        return out
+
+
+class DownLevel(nn.Module):
+    """One resolution of the encoder, with attention after every residual block where asked for."""
+
+    def __init__(self, cin: int, cout: int, blocks: int, groups: int, *, attend: bool, downsample: bool) -> None:
+        super().__init__()
+        self.block = nn.ModuleList(ResBlock(cout if i else cin, cout, groups) for i in range(blocks))
+        self.attn = nn.ModuleList(Attention(cout, groups) if attend else nn.Identity() for _ in range(blocks))
+        self.downsample = Downsample(cout) if downsample else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block, attn in zip(self.block, self.attn, strict=True):
+            x = attn(block(x))
+        out: Tensor = self.downsample(x)
+        return out
+
+
+class UpLevel(nn.Module):
+    """One resolution of the decoder; no attention, unlike the KL-f16 of latent diffusion."""
+
+    def __init__(self, cin: int, cout: int, blocks: int, groups: int, *, upsample: bool) -> None:
+        super().__init__()
+        self.block = nn.ModuleList(ResBlock(cout if i else cin, cout, groups) for i in range(blocks))
+        self.upsample = Upsample(cout) if upsample else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.block:
+            x = block(x)
+        out: Tensor = self.upsample(x)
+        return out
+
+
+def middle(channels: int, groups: int) -> nn.Sequential:
+    """Return the section at the lowest resolution, under its official names."""
+    return nn.Sequential(
+        OrderedDict[str, nn.Module](
+            block_1=ResBlock(channels, channels, groups),
+            attn_1=Attention(channels, groups),
+            block_2=ResBlock(channels, channels, groups),
+        )
+    )
+
+
+class ResBlock(nn.Module):
+    """Two convolutions added to the input, which a 1x1 convolution widens where the widths differ."""
+
+    def __init__(self, cin: int, cout: int, groups: int) -> None:
+        super().__init__()
+        self.norm1 = norm(cin, groups)
+        self.conv1 = nn.Conv2d(cin, cout, 3, padding=1)
+        self.norm2 = norm(cout, groups)
+        self.conv2 = nn.Conv2d(cout, cout, 3, padding=1)
+        self.nin_shortcut = nn.Conv2d(cin, cout, 1) if cin != cout else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv1(F.silu(self.norm1(x)))  # (B, cout, h, w)
+        h = self.conv2(F.silu(self.norm2(h)))
+        out: Tensor = self.nin_shortcut(x) + h
+        return out
+
+
+class Attention(nn.Module):
+    """Single-head self-attention over all positions of the grid."""
+
+    def __init__(self, channels: int, groups: int) -> None:
+        super().__init__()
+        self.norm = norm(channels, groups)
+        self.q = nn.Conv2d(channels, channels, 1)
+        self.k = nn.Conv2d(channels, channels, 1)
+        self.v = nn.Conv2d(channels, channels, 1)
+        self.proj_out = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        # The head axis is there because the fused kernels, which keep the softmax in float32, want four axes.
+        q, k, v = (to_sequence(conv(h)).unsqueeze(1) for conv in (self.q, self.k, self.v))  # (B, 1, N, C) each
+        h = F.scaled_dot_product_attention(q, k, v).squeeze(1)  # (B, N, C)
+        h = h.transpose(1, 2).reshape(x.shape)  # (B, C, h, w)
+        out: Tensor = x + self.proj_out(h)
+        return out
+
+
+class Downsample(nn.Module):
+    """Halve the side with a strided convolution, padded on the right and the bottom only."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.conv(F.pad(x, (0, 1, 0, 1)))  # (B, C, h / 2, w / 2)
+        return out

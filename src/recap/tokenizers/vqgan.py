@@ -1,0 +1,223 @@
+"""The VQGAN of MaskGIT, shared by MAGE and AutoNAT: images to code ids and back.
+
+It is the PyTorch form of MaskGIT's tokenizer: no attention, and images in [0, 1]. Attribute names are those
+of the official checkpoint, so its state dict loads with `strict=True`; see `taming_keys` for the other names.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recap.tokenizers.images import check_images, check_square, to_grid, to_sequence
+from recap.tokenizers.layers import Upsample, check_sizes, norm
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class VQGANConfig:
+    """Sizes of a VQGAN; the defaults are those of MaskGIT's tokenizer with 16-pixel tokens."""
+
+    channels: int = 128
+    multipliers: tuple[int, ...] = (
+        1,
+        1,
+        2,
+        2,
+        4,
+    )  # width of each level over `channels`, full resolution first
+    blocks: int = 2  # residual blocks in each level
+    latent_channels: int = 256
+    codes: int = 1024
+    groups: int = 32
+
+    def __post_init__(self) -> None:
+        check_sizes(
+            self.channels,
+            self.multipliers,
+            self.groups,
+            blocks=self.blocks,
+            latent_channels=self.latent_channels,
+            codes=self.codes,
+        )
+
+    @property
+    def stride(self) -> int:
+        """Pixels along one side of a token."""
+        return 1 << (len(self.multipliers) - 1)
+
+    @property
+    def widths(self) -> list[int]:
+        """Channels of each level, full resolution first."""
+        return [self.channels * multiplier for multiplier in self.multipliers]
+
+
+class VQGAN(nn.Module):
+    """Turn images in [0, 1] into code ids, and code ids into images.
+
+    Images follow the precision of the weights on the way in and come out in float32.
+    """
+
+    def __init__(self, config: VQGANConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or VQGANConfig()
+        self.encoder = Encoder(self.config)
+        self.decoder = Decoder(self.config)
+        self.quantize = Codebook(self.config.codes, self.config.latent_channels)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Return the code ids (B, N), row by row, of images in [0, 1]."""
+        return self.quantize.nearest(to_sequence(self.latent(images)))  # (B, N)
+
+    def decode(self, ids: Tensor) -> Tensor:
+        """Return the images, in [0, 1], of code ids (B, N) in row-major order."""
+        self._check_ids(ids)
+        latent = to_grid(self.quantize.embedding(ids.long()))  # (B, C, h, w)
+        return self.decode_latent(latent).float().clamp(0.0, 1.0)  # (B, 3, H, W)
+
+    def latent(self, images: Tensor) -> Tensor:
+        """Return what the encoder makes of images in [0, 1], before it is rounded to codes."""
+        check_images(images, self.config.stride)
+        latent: Tensor = self.encoder(images.to(self.quantize.embedding.weight.dtype))  # (B, C, h, w)
+        return latent
+
+    def decode_latent(self, latent: Tensor) -> Tensor:
+        """Return the pixels, about [0, 1] and not clamped, of a latent (B, C, h, w)."""
+        pixels: Tensor = self.decoder(latent.to(self.quantize.embedding.weight.dtype))  # (B, 3, H, W)
+        return pixels
+
+    def _check_ids(self, ids: Tensor) -> None:
+        if ids.ndim != 2 or ids.dtype not in INTEGERS:
+            raise ValueError(
+                f"ids have shape {tuple(ids.shape)} and dtype {ids.dtype} but integers of shape (B, N) are "
+                "expected; pass ids as `encode` returns them"
+            )
+        check_square(ids.shape[1])
+        codes = self.config.codes
+        if ((ids < 0) | (ids >= codes)).any():
+            raise ValueError(
+                f"ids span {ids.min().item()} to {ids.max().item()} but 0 to {codes - 1} is expected; "
+                "decode every masked position first and leave class ids out"
+            )
+
+
+class Codebook(nn.Module):
+    """The table of codes."""
+
+    def __init__(self, codes: int, channels: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(codes, channels)
+
+    def nearest(self, latent: Tensor) -> Tensor:
+        """Return the ids of the codes nearest to a sequence of latents (B, N, C)."""
+        # Differences, not a matrix product: autocast and TF32 would round the product and confuse near codes.
+        distance = torch.cdist(
+            latent.float(), self.embedding.weight.float(), compute_mode="donot_use_mm_for_euclid_dist"
+        )  # (B, N, V)
+        return distance.argmin(dim=-1)  # (B, N)
+
+
+class Encoder(nn.Module):
+    """Images in [0, 1] to latents."""
+
+    def __init__(self, config: VQGANConfig) -> None:
+        super().__init__()
+        widths, groups = config.widths, config.groups
+        self.conv_in = nn.Conv2d(3, config.channels, 3, padding=1, bias=False)
+        self.down = nn.ModuleList(
+            Level(cin, cout, config.blocks, groups)
+            for cin, cout in zip([config.channels, *widths], widths, strict=False)
+        )
+        self.mid = middle(widths[-1], groups)
+        self.norm_out = norm(widths[-1], groups)
+        self.conv_out = nn.Conv2d(widths[-1], config.latent_channels, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.conv_in(images)
+        for i, level in enumerate(self.down):
+            if i:
+                x = F.avg_pool2d(x, 2)  # (B, C, h / 2, w / 2)
+            x = level(x)
+        x = self.mid(x)
+        out: Tensor = self.conv_out(F.silu(self.norm_out(x)))  # (B, C, h, w)
+        return out
+
+
+class Decoder(nn.Module):
+    """Latents to images in about [0, 1]."""
+
+    def __init__(self, config: VQGANConfig) -> None:
+        super().__init__()
+        widths, groups = config.widths, config.groups
+        self.conv_in = nn.Conv2d(config.latent_channels, widths[-1], 3, padding=1)
+        self.mid = middle(widths[-1], groups)
+        self.up = nn.ModuleList(
+            Level(cin, cout, config.blocks, groups, upsample=level > 0)
+            for level, (cin, cout) in enumerate(zip([*widths[1:], widths[-1]], widths, strict=True))
+        )
+        self.norm_out = norm(widths[0], groups)
+        self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
+
+    def forward(self, latent: Tensor) -> Tensor:
+        x = self.mid(self.conv_in(latent))
+        for level in reversed(self.up):  # stored with full resolution first
+            x = level(x)
+        out: Tensor = self.conv_out(F.silu(self.norm_out(x)))  # (B, 3, H, W)
+        return out
+
+
+class Level(nn.Module):
+    """The residual blocks of one resolution, and in the decoder the step to the next."""
+
+    def __init__(self, cin: int, cout: int, blocks: int, groups: int, *, upsample: bool = False) -> None:
+        super().__init__()
+        self.block = nn.ModuleList(ResBlock(cout if i else cin, cout, groups) for i in range(blocks))
+        self.upsample = Upsample(cout) if upsample else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.block:
+            x = block(x)
+        out: Tensor = self.upsample(x)
+        return out
+
+
+def middle(channels: int, groups: int) -> nn.Sequential:
+    """Return the section at the lowest resolution, under its official names."""
+    blocks = {name: ResBlock(channels, channels, groups) for name in ("block_1", "block_2")}
+    return nn.Sequential(OrderedDict[str, nn.Module](blocks))
+
+
+class ResBlock(nn.Module):
+    """Two convolutions added to the input; where the widths differ, added to a projection of themselves."""
+
+    def __init__(self, cin: int, cout: int, groups: int) -> None:
+        super().__init__()
+        self.norm1 = norm(cin, groups)
+        self.conv1 = nn.Conv2d(cin, cout, 3, padding=1, bias=False)
+        self.norm2 = norm(cout, groups)
+        self.conv2 = nn.Conv2d(cout, cout, 3, padding=1, bias=False)
+        self.nin_shortcut = nn.Conv2d(cout, cout, 1, bias=False) if cin != cout else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.conv1(F.silu(self.norm1(x)))  # (B, cout, h, w)
+        h = self.conv2(F.silu(self.norm2(h)))
+        if self.nin_shortcut is None:
+            return x + h
+        # MaskGIT's original projects the branch, not the input, and the weights were trained that way.
+        out: Tensor = h + self.nin_shortcut(h)
+        return out
+
+
+def taming_keys(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename the keys of an open-muse checkpoint to those of this class; other keys stay as they are."""
+    return {_taming_key(key): value for key, value in state_dict.items()}
+
+
+def _taming_key(key: str) -> str:
+    key = re.sub(r"\b(encoder|decoder)\.mid\.([01])\.", lambda m: f"{m[1]}.mid.block_{int(m[2]) + 1}.", key)
+    return re.sub(r"\b(decoder\.up\.\d+)\.upsample_conv\.", r"\1.upsample.conv.", key)

@@ -1,0 +1,223 @@
+"""The VQGAN: agreement with the official network under both key layouts, and its public edge."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recap.tokenizers import VQGAN, VQGANConfig
+from recap.tokenizers.vqgan import ResBlock, taming_keys
+from tests.golden import check_row, fill_, tensor_input
+
+SMALL = VQGANConfig(channels=32, multipliers=(1, 2), latent_channels=16, codes=64, groups=8)
+
+# prefix of the keys; decoder row; encoder row; codes
+GOLDEN = {
+    "bare": (
+        "",
+        (1.814531e-01, 4.839686e-01, [-0.049191, -0.067212, 0.115248, 0.032102]),
+        (1.178225e-02, 2.763516e-01, [-0.305673, -0.592813, -0.059188, -0.066706]),
+        [530, 748, 368, 639, 530, 748, 748, 933, 610, 769, 286, 933, 610, 841, 841, 841],
+    ),
+    "prefixed": (
+        "vqgan.",
+        (5.504400e-02, 3.554950e-01, [-0.053359, -0.076442, 0.064315, 0.104579]),
+        (1.846643e-02, 2.676063e-01, [-0.052074, -0.220707, 0.151409, -0.247262]),
+        [211, 723, 231, 443, 211, 815, 815, 543, 570, 428, 526, 643, 498, 428, 841, 444],
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(scope="module")
+def full_size() -> VQGAN:
+    return VQGAN().eval()
+
+
+@pytest.fixture(scope="module")
+def small() -> VQGAN:
+    return fill_(VQGAN(SMALL)).eval()
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return tensor_input("img", (2, 3, 16, 16), scale=1.0) + 0.5
+
+
+@pytest.mark.parametrize("layout", GOLDEN)
+def test_agrees_with_the_official_network(full_size: VQGAN, layout: str) -> None:
+    prefix, decoded, encoded, codes = GOLDEN[layout]
+    vqgan = fill_(full_size, prefix)
+
+    ids = 61 * torch.arange(16)[None] % 1024
+    latent = vqgan.quantize.embedding(ids).transpose(1, 2).reshape(1, 256, 4, 4)
+    pixels = vqgan.decode_latent(latent)
+    check_row(pixels, 12288, *decoded, atol=1e-5)
+    torch.testing.assert_close(vqgan.decode(ids), pixels.clamp(0, 1))
+
+    image = tensor_input("img", (1, 3, 64, 64), scale=1.0) + 0.5
+    check_row(vqgan.latent(image), 4096, *encoded, atol=1e-5)
+    assert vqgan.encode(image).tolist() == [codes]
+
+
+def test_sizes_are_the_official_ones(full_size: VQGAN) -> None:
+    assert len(full_size.state_dict()) == 168
+    assert round(_parameters(full_size.encoder) / 1e6, 3) == 23.775
+    assert round(_parameters(full_size.decoder) / 1e6, 3) == 30.478
+    assert round(_parameters(full_size.quantize) / 1e6, 3) == 0.262
+    assert round(_parameters(full_size) / 1e6, 3) == 54.516
+    assert full_size.config.stride == 16
+
+
+@pytest.mark.parametrize(
+    ("key", "shape"),
+    [
+        ("encoder.conv_in.weight", (128, 3, 3, 3)),
+        ("encoder.down.2.block.0.conv1.weight", (256, 128, 3, 3)),
+        ("encoder.down.2.block.0.nin_shortcut.weight", (256, 256, 1, 1)),
+        ("encoder.down.4.block.0.nin_shortcut.weight", (512, 512, 1, 1)),
+        ("encoder.mid.block_1.norm1.bias", (512,)),
+        ("encoder.conv_out.weight", (256, 512, 1, 1)),
+        ("decoder.conv_in.bias", (512,)),
+        ("decoder.mid.block_2.conv2.weight", (512, 512, 3, 3)),
+        ("decoder.up.1.block.0.nin_shortcut.weight", (128, 128, 1, 1)),
+        ("decoder.up.3.block.0.nin_shortcut.weight", (256, 256, 1, 1)),
+        ("decoder.up.4.upsample.conv.weight", (512, 512, 3, 3)),
+        ("decoder.conv_out.weight", (3, 128, 3, 3)),
+        ("quantize.embedding.weight", (1024, 256)),
+    ],
+)
+def test_keys_are_the_official_ones(full_size: VQGAN, key: str, shape: tuple[int, ...]) -> None:
+    assert full_size.state_dict()[key].shape == shape
+
+
+def test_only_the_official_convolutions_have_a_bias(full_size: VQGAN) -> None:
+    biased = {key for key in full_size.state_dict() if key.endswith(".bias") and "norm" not in key}
+    upsamples = {f"decoder.up.{level}.upsample.conv.bias" for level in (1, 2, 3, 4)}
+    assert biased == {"encoder.conv_out.bias", "decoder.conv_in.bias", "decoder.conv_out.bias"} | upsamples
+
+
+def test_norms_have_the_official_eps(full_size: VQGAN) -> None:
+    assert {m.eps for m in full_size.modules() if isinstance(m, nn.GroupNorm)} == {1e-6}
+
+
+def test_a_block_that_widens_does_not_add_its_input() -> None:
+    block = ResBlock(8, 16, groups=4)
+    block.conv2.weight.zero_()
+    assert not block(tensor_input("x", (1, 8, 4, 4))).any()
+
+
+def test_open_muse_keys_are_renamed(small: VQGAN) -> None:
+    official = small.state_dict()
+    muse = {}
+    for key, value in official.items():
+        key = key.replace("mid.block_1", "mid.0").replace("mid.block_2", "mid.1")
+        muse[re.sub(r"upsample\.conv", "upsample_conv", key)] = value
+    assert muse.keys() != official.keys()
+    VQGAN(SMALL).load_state_dict(taming_keys(muse), strict=True)
+    assert taming_keys(official).keys() == official.keys()
+
+
+def test_renaming_leaves_other_keys_alone() -> None:
+    value = torch.zeros(1)
+    renamed = taming_keys({"vqgan.encoder.mid.1.norm1.weight": value, "blocks.mid.0.weight": value})
+    assert list(renamed) == ["vqgan.encoder.mid.block_2.norm1.weight", "blocks.mid.0.weight"]
+
+
+def test_ids_and_images_have_the_public_shapes(small: VQGAN, images: Tensor) -> None:
+    ids = small.encode(images)
+    assert ids.shape == (2, 64)
+    assert ids.dtype == torch.int64
+    decoded = small.decode(ids)
+    assert decoded.shape == images.shape
+    assert decoded.min() >= 0
+    assert decoded.max() <= 1
+
+
+def test_every_code_is_its_own_nearest(small: VQGAN) -> None:
+    codes = small.quantize.embedding.weight
+    noisy = codes + tensor_input("noise", codes.shape, scale=1e-4)
+    assert small.quantize.nearest(noisy[None]).tolist() == [list(range(SMALL.codes))]
+
+
+def test_ids_are_read_row_by_row(small: VQGAN, images: Tensor) -> None:
+    latent = small.latent(images)
+    assert small.encode(images)[1, 8 * 3 + 5] == small.quantize.nearest(latent[None, 1, :, 3, 5][None])
+
+
+def test_images_of_a_batch_do_not_mix(small: VQGAN, images: Tensor) -> None:
+    ids = small.encode(images)
+    assert torch.equal(small.encode(images[1:]), ids[1:])
+    torch.testing.assert_close(small.decode(ids[1:]), small.decode(ids)[1:])
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_every_integer_dtype_decodes_alike(small: VQGAN, dtype: torch.dtype) -> None:
+    ids = torch.arange(64)[None]
+    torch.testing.assert_close(small.decode(ids.to(dtype)), small.decode(ids))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_precisions_stay_close(small: VQGAN, images: Tensor, dtype: torch.dtype) -> None:
+    other = fill_(VQGAN(SMALL).to(dtype)).eval()
+    latent = other.latent(images)
+    assert latent.dtype == dtype
+    assert latent.isfinite().all()
+    torch.testing.assert_close(latent.float(), small.latent(images), rtol=0.02, atol=0.02)
+    ids = other.encode(images)
+    decoded = other.decode(ids)
+    assert decoded.dtype == torch.float32
+    assert decoded.isfinite().all()
+    torch.testing.assert_close(decoded, small.decode(ids), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "message"),
+    [
+        ((3, 16, 16), torch.float32, r"\(B, 3, h, w\)"),
+        ((1, 1, 16, 16), torch.float32, r"\(B, 3, h, w\)"),
+        ((1, 3, 16, 16), torch.uint8, r"floats in \[0, 1\]"),
+        ((1, 3, 32, 16), torch.float32, "crop to a square first"),
+        ((1, 3, 15, 15), torch.float32, "side 15 but a positive multiple of 2"),
+    ],
+)
+def test_bad_images_are_refused(small: VQGAN, shape: tuple[int, ...], dtype: torch.dtype, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small.encode(torch.zeros(shape, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (torch.zeros(64, dtype=torch.int64), r"integers of shape \(B, N\)"),
+        (torch.zeros(1, 8, 8, dtype=torch.int64), r"integers of shape \(B, N\)"),
+        (torch.zeros(1, 64), "dtype torch.float32"),
+        (torch.zeros(1, 64, dtype=torch.bool), "dtype torch.bool"),
+        (torch.zeros(1, 65, dtype=torch.int64), "65 tokens but a square number"),
+        (torch.full((1, 64), 64), "ids span 64 to 64 but 0 to 63"),
+        (torch.full((1, 64), -1), "ids span -1 to -1 but 0 to 63"),
+    ],
+)
+def test_bad_ids_are_refused(small: VQGAN, ids: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small.decode(ids)
+
+
+def test_bad_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="which 32 groups do not divide"):
+        VQGANConfig(channels=48)
+    with pytest.raises(ValueError, match="multipliers are"):
+        VQGANConfig(multipliers=())
+    with pytest.raises(ValueError, match="codes is 0"):
+        VQGANConfig(codes=0)
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
