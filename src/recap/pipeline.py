@@ -78,12 +78,12 @@ class Pipeline:
         about = read_config(folder)
         if about["family"] not in FAMILIES:
             raise CheckpointError(f"{folder} holds a {about['family']}, which is a tokenizer; give a model's folder")
-        net = load_pretrained(folder, torch_dtype=torch_dtype, device=device)
+        net = load_pretrained(folder)
         if tokenizer is None and (folder / "tokenizer" / CONFIG).is_file():
             tokenizer = folder / "tokenizer"
         if isinstance(tokenizer, str | Path):
-            tokenizer = load_pretrained(tokenizer, device=device)
-        return cls(net, tokenizer, setting=about.get("setting"))
+            tokenizer = load_pretrained(tokenizer)
+        return cls(net, tokenizer, setting=about.get("setting")).to(device, torch_dtype)
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write the model to `folder`, and its tokenizer to the sub-folder `tokenizer`."""
@@ -92,14 +92,16 @@ class Pipeline:
             save_pretrained(self.tokenizer, folder / "tokenizer")
         return folder
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+    def to(self, device: torch.device | str | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
         """Move to a device, and the model to a dtype; the tokenizer runs once an image and stays as it is."""
         if isinstance(device, torch.dtype):
             device, dtype = None, device
+        kept = None if self.tokenizer is None else self.tokenizer.state_dict()
         self.model.module.to(device=device, dtype=dtype)
-        if self.tokenizer is not None:
-            inside = self.tokenizer is getattr(self.model.module, "vqgan", None)
-            self.tokenizer.to(device=device, dtype=torch.float32 if inside and dtype is not None else None)
+        if self.tokenizer is not None and kept is not None:
+            # it may lie inside the model, and there and back would round it
+            self.tokenizer.load_state_dict(kept, assign=True)
+            self.tokenizer.to(device=device)
         return self
 
     @property
@@ -190,8 +192,8 @@ class Pipeline:
         if not classes:
             if labels is not None:
                 raise ValueError("this model is unconditional and takes no labels; say num_images=... instead")
-            if num_images is None or num_images < 1:
-                raise ValueError(f"num_images is {num_images}; say how many images to draw, at least 1")
+            if not isinstance(num_images, int) or isinstance(num_images, bool) or num_images < 1:
+                raise ValueError(f"num_images is {num_images!r}; say how many images to draw, at least 1")
             return None
         if labels is None:
             raise ValueError(f"this model draws {classes} classes; give labels, one from 0 to {classes - 1} an image")
@@ -212,12 +214,11 @@ class Pipeline:
             values = torch.as_tensor(labels).cpu()
         except (TypeError, ValueError, RuntimeError) as error:
             raise wrong from error
+        if not values.numel():
+            raise ValueError("labels are empty; give at least one")
         if values.dtype == torch.bool or values.is_floating_point() or values.is_complex() or values.ndim > 1:
             raise wrong
-        values = values.reshape(-1).long()
-        if not len(values):
-            raise ValueError("labels are empty; give at least one")
-        return values
+        return values.reshape(-1).long()
 
     def _generators(
         self, batch: int, generator: torch.Generator | Sequence[torch.Generator] | None, seed: int | None
@@ -225,13 +226,17 @@ class Pipeline:
         if generator is None:
             if seed is None:
                 raise ValueError("give a seed= or a generator=, so that the images can be drawn again")
-            return image_generators(seed, range(batch), self.device)
+            if not isinstance(seed, int | np.integer):
+                raise ValueError(f"seed is {seed!r}; it must be an integer")
+            return image_generators(int(seed), range(batch), self.device)
         if seed is not None:
             raise ValueError("give either seed= or generator=, not both")
         if isinstance(generator, torch.Generator):
             seeds = torch.randint(2**62, (batch,), generator=generator, device=generator.device).tolist()
             return [torch.Generator(generator.device).manual_seed(s) for s in seeds]
-        generators = list(generator)
+        generators = list(generator) if isinstance(generator, Sequence) else [generator]
+        if not all(isinstance(g, torch.Generator) for g in generators):
+            raise ValueError(f"generator is {generator!r}; give a torch.Generator, or one for each image")
         if len(generators) != batch:
             raise ValueError(f"{len(generators)} generators were given for {batch} images; give one for each")
         return generators

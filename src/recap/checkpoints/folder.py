@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ def save_pretrained(net: nn.Module, folder: str | Path, **about: str) -> Path:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file; give a folder to write {CONFIG} and {WEIGHTS} into")
-    folder.mkdir(parents=True, exist_ok=True)
     config = {"format": "recap", "family": family_name(net), **about, "config": asdict(net.config)}  # type: ignore[call-overload]
     tensors = {key: value.detach().contiguous() for key, value in net.state_dict().items()}
+    folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / WEIGHTS, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
     _replace(folder / CONFIG, lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
     return folder
@@ -40,7 +40,11 @@ def load_pretrained(
     """Read a network from `folder`, in evaluation mode."""
     folder = Path(folder)
     config = read_config(folder)
-    net = build(config_from(config, folder), meta=True)
+    size = config_from(config, folder)
+    try:
+        net = build(size, meta=True)
+    except (RuntimeError, TypeError, OverflowError) as error:  # numbers that no tensor can have
+        raise CheckpointError(f"{folder} describes an impossible model: {str(error).splitlines()[0]}") from error
     load_strict(net, read_tensors(folder / WEIGHTS), source=str(folder / WEIGHTS))
     return net.to(device=device, dtype=torch_dtype)
 
@@ -56,7 +60,12 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path} is not valid JSON ({error}); write it again with save_pretrained") from error
-    if not isinstance(config, dict) or "family" not in config or not isinstance(config.get("config"), dict):
+    if (
+        not isinstance(config, dict)
+        or not isinstance(config.get("family"), str)
+        or not isinstance(config.get("config"), dict)
+        or not isinstance(config.get("setting", ""), str)
+    ):
         raise CheckpointError(f"{path} has no 'family' and 'config' entries; it was not written by recap")
     return config
 
@@ -71,7 +80,18 @@ def config_from(data: Mapping[str, Any], source: object) -> Any:
     unknown = set(values) - field_names(kinds[family])
     if unknown:
         raise CheckpointError(f"{source} has settings that {family} does not know: {', '.join(sorted(unknown))}")
-    if isinstance(values.get("vqgan"), dict):
+    for field in fields(kinds[family]):
+        value = values.get(field.name, field.default)
+        parts = value if isinstance(field.default, tuple) and isinstance(value, tuple) else (value,)
+        if isinstance(field.default, int | tuple) and any(type(part) is not int for part in parts):
+            raise CheckpointError(
+                f"{source} describes an impossible model: {field.name} is {value!r}; sizes are integers"
+            )
+    if values.get("vqgan") is not None:
+        if not isinstance(values["vqgan"], dict):
+            raise CheckpointError(
+                f"{source} describes an impossible model: vqgan is {values['vqgan']!r}; it must be an object"
+            )
         values["vqgan"] = config_from({"family": "vqgan", "config": values["vqgan"]}, source)
     try:
         return kinds[family](**values)
@@ -105,5 +125,7 @@ def _replace(path: Path, write: Any) -> None:
     try:
         write(draft)
         os.replace(draft, path)
+    except SafetensorError as error:
+        raise OSError(f"{path} could not be written: {error}") from error
     finally:
         draft.unlink(missing_ok=True)

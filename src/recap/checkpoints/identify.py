@@ -22,6 +22,7 @@ HEADS: dict[type[Any], dict[int, int]] = {
     MAGEConfig: {768: 12, 1024: 16},
     MaskGITConfig: {768: 8},
 }
+GROUPS = 32  # nor how many groups its norms have: both published tokenizers agree
 MARKS = {  # a key that only this model has
     "mar": "diffloss.net.input_proj.weight",
     "mage": "decoder_blocks.0.attn.qkv.weight",
@@ -134,8 +135,13 @@ def _maskgit(tensors: Mapping[str, Tensor], heads: int | None) -> MaskGITConfig:
 
 def _levels(tensors: Mapping[str, Tensor]) -> tuple[int, tuple[int, ...]]:
     channels = tensors["encoder.conv_in.weight"].shape[0]
+    if channels % GROUPS:
+        raise CheckpointError(
+            f"the tokenizer in the file has {channels} channels, which the {GROUPS} norm groups of the published "
+            f"ones do not divide, and a file does not say how many it has; build the network and load it by hand"
+        )
     widths = [
-        tensors[f"encoder.down.{i}.block.0.conv1.weight"].shape[0] for i in range(_depth(tensors, "encoder.down"))
+        tensors[f"encoder.down.{i}.block.0.conv1.weight"].shape[0] for i in range(_depth(tensors, r"encoder\.down"))
     ]
     return channels, tuple(width // channels for width in widths)
 
@@ -143,11 +149,23 @@ def _levels(tensors: Mapping[str, Tensor]) -> tuple[int, tuple[int, ...]]:
 def _kl_vae(tensors: Mapping[str, Tensor], _: int | None) -> KLVAEConfig:
     channels, multipliers = _levels(tensors)
     return KLVAEConfig(
-        channels=channels, multipliers=multipliers, latent_channels=tensors["post_quant_conv.weight"].shape[0]
+        channels=channels,
+        multipliers=multipliers,
+        latent_channels=tensors["post_quant_conv.weight"].shape[0],
+        encoder_blocks=_depth(tensors, r"encoder\.down\.0\.block"),
+        decoder_blocks=_depth(tensors, r"decoder\.up\.0\.block"),
+        groups=GROUPS,
     )
 
 
 def _vqgan(tensors: Mapping[str, Tensor], _: int | None) -> VQGANConfig:
     channels, multipliers = _levels(tensors)
     codes, latent = tensors["quantize.embedding.weight"].shape
-    return VQGANConfig(channels=channels, multipliers=multipliers, latent_channels=latent, codes=codes)
+    return VQGANConfig(
+        channels=channels,
+        multipliers=multipliers,
+        blocks=_depth(tensors, r"encoder\.down\.0\.block"),
+        latent_channels=latent,
+        codes=codes,
+        groups=GROUPS,
+    )

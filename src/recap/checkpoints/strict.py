@@ -18,9 +18,9 @@ def load_strict(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> N
     missing = [key for key in own if key not in tensors]
     unexpected = [key for key in tensors if key not in own]
     wrong = [
-        f"{key} {tuple(tensors[key].shape)} instead of {tuple(own[key].shape)}"
+        f"{key} {_kind(tensors[key])} instead of {_kind(own[key])}"
         for key in own
-        if key in tensors and tensors[key].shape != own[key].shape
+        if key in tensors and _kind(tensors[key]) != _kind(own[key])
     ]
     if missing or unexpected or wrong:
         raise CheckpointError(
@@ -31,6 +31,11 @@ def load_strict(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> N
             + f"\nThe file looks like {describe(tensors)}."
         )
     net.load_state_dict(dict(tensors), strict=True, assign=True)
+
+
+def _kind(tensor: Tensor) -> str:
+    """What must agree: the shape, and whether it holds weights or integers."""
+    return f"{tuple(tensor.shape)}" if tensor.is_floating_point() else f"{tuple(tensor.shape)} of integers"
 
 
 def _listed(what: str, items: Iterable[str]) -> str:

@@ -51,6 +51,14 @@ def add_model(parser: argparse.ArgumentParser, name: str = "model", **more: Any)
     parser.add_argument("--device", default="cpu", help="where to run (default cpu)")
 
 
+def check_device(name: str) -> None:
+    """Refuse a device that is not there, before anything is loaded."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
 def named_config(name: str, shrink: bool) -> tuple[str, Config]:
     """A published size by name."""
     name = size_name(name)
@@ -60,6 +68,7 @@ def named_config(name: str, shrink: bool) -> tuple[str, Config]:
 
 def load_net(name: str, shrink: bool, seed: int, device: str) -> tuple[str, str, nn.Module]:
     """Name for people, published setting and network: from a folder, else of a published size at random."""
+    check_device(device)
     if Path(name).is_dir():
         if shrink:
             raise ValueError(f"--tiny shrinks published sizes; {name} is a folder with a size of its own")

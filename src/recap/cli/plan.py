@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         groups = " | ".join(" ".join(map(str, group.sizes)) for group in p.schedule)
         print(f"\ntokens of each sub-step, groups parted by bars:\n{groups}")
     print(
-        "\nOne image. A multiply-add counts as two operations; full and local are means of one evaluation and branch.\n"
+        "\nOne image. A multiply-add is two operations; full and local are means of one evaluation and branch.\n"
         "Speed-up is against the plain run with as many sub-steps, by operations alone."
     )
     return 0
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 def plans_of(args: argparse.Namespace) -> list[Plan]:
     dtype = DTYPES[args.dtype]
     if args.model is None:
-        if args.full is not None or args.total is not None or args.local:
+        if any(value is not None for value in (args.full, args.total, args.plain, args.setting)) or args.local:
             raise ValueError("a schedule was given without a model; add --model NAME")
         return paper_plans(dtype)
     if Path(args.model).is_dir():

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from recap.cli.options import add_model, add_schedule, load_net, schedule_of
+from recap.cli.options import add_model, add_schedule, check_device, load_net, schedule_of
 from recap.models.mage import MAGE
 from recap.models.mar import MAR
 from recap.models.zoo import TOKENIZER_SIZES, build, randomize, tiny_tokenizer
@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
 def pipeline_of(args: argparse.Namespace) -> tuple[Pipeline, str]:
     """The pipeline for a command's model; published sizes get a tokenizer with random weights."""
     if Path(args.model).is_dir() and not args.tiny:
+        check_device(args.device)
         return Pipeline.from_pretrained(args.model, device=args.device), args.model
     shown, setting, net = load_net(args.model, args.tiny, args.seed, args.device)
     tokenizer = None

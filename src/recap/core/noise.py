@@ -56,7 +56,8 @@ class Noise:
 
     def gumbel(self, *shape: int) -> Tensor:
         tiny = torch.finfo(torch.float32).tiny
-        return -torch.log(-torch.log(self.uniform(*shape).clamp_min(tiny)).clamp_min(tiny))
+        exponential = torch.log(self.uniform(*shape).clamp_min(tiny)).neg().clamp_min(tiny)
+        return exponential.log().neg()  # (B, *shape)
 
     def permutation(self, n: int) -> Tensor:
         rows = [torch.randperm(n, generator=g, device=g.device) for g in self.generators]

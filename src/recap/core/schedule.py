@@ -228,10 +228,10 @@ def power_counts(tokens: int, steps: int, exponent: float = 2.5) -> list[int]:
 
 
 def _counts_from(tokens: int, masked_after: Sequence[int]) -> list[int]:
-    """Counts from targets of the mask length, at least one token a sub-step and one left for the next."""
+    """Counts from targets of the mask length, at least one token for this sub-step and each that follows."""
     counts, masked = [], tokens
-    for target in masked_after:
-        kept = max(1, min(masked - 1, target))
+    for index, target in enumerate(masked_after):
+        kept = max(len(masked_after) - index, min(masked - 1, target))
         counts.append(masked - kept)
         masked = kept
     return [*counts, masked]

@@ -1,0 +1,103 @@
+"""Plain decoding of the three base models, spelled out image by image from their descriptions.
+
+Written without the library's loop, selectors, heads or adapters: only the networks' own forward, and the same
+random numbers in the same order.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recap.core.noise import image_generators
+from recap.core.schedule import Schedule
+
+
+def decode_ids(net: Any, label: int | None, schedule: Schedule, seed: int, image: int) -> list[int]:
+    """One image of MaskGIT or MAGE."""
+    (generator,) = image_generators(seed, [image])
+    size, mask = net.config.num_tokens, net.config.mask_id
+    ids = [mask] * size
+    waiting = list(range(size))  # masked positions, in the order in which the last ranking left them
+    for step in schedule.steps:
+        logits = net(torch.tensor([ids]), *() if label is None else (torch.tensor([label]),))[0].double()
+        if step.guidance != 1.0:
+            null = net(torch.tensor([ids]), torch.tensor([net.config.null_class]))[0].double()
+            logits = null + step.guidance * (logits - null)
+
+        def draw(positions: list[int], temperature: float, logits: Tensor = logits) -> list[int]:
+            uniform = torch.empty(len(positions)).uniform_(generator=generator).tolist()
+            chosen = []
+            for position, u in zip(positions, uniform, strict=True):
+                cumulative = (logits[position] / temperature).softmax(-1).cumsum(-1)
+                chosen.append(int((cumulative <= u).sum()))
+            return chosen
+
+        ranking = step.token_temperature if step.rank_temperature is None else step.rank_temperature
+        drawn = draw(waiting, ranking)
+        gumbel = torch.empty(len(waiting)).uniform_(generator=generator).tolist()
+        score = {
+            position: float(logits[position].log_softmax(-1)[value])
+            - step.choice_temperature * math.log(-math.log(u))
+            for position, value, u in zip(waiting, drawn, gumbel, strict=True)
+        }
+        value_of = dict(zip(waiting, drawn, strict=True))
+        waiting.sort(key=lambda position: -score[position])
+        now, waiting = waiting[: step.tokens], waiting[step.tokens :]
+        values = [value_of[p] for p in now] if step.rank_temperature is None else draw(now, step.token_temperature)
+        for position, value in zip(now, values, strict=True):
+            ids[position] = value
+    assert not waiting
+    return ids
+
+
+def decode_latents(net: Any, label: int, schedule: Schedule, seed: int, image: int) -> Tensor:
+    """One image of MAR."""
+    (generator,) = image_generators(seed, [image])
+    size, channels = net.config.num_tokens, net.config.channels
+    order = torch.randperm(size, generator=generator).tolist()
+    tokens, masked = torch.zeros(1, size, channels), torch.ones(1, size, dtype=torch.bool)
+    done = 0
+    for step in schedule.steps:
+        now = order[done : done + step.tokens]
+        done += step.tokens
+        noise = torch.empty(step.head_steps, len(now), channels).normal_(generator=generator).double()
+        z = net(tokens, masked, net.class_emb(torch.tensor([label])))[0, now]
+        blank = net(tokens, masked, net.fake_latent)[0, now]
+        tokens[0, now] = denoise(net.diffloss.net, z, blank, noise, step.guidance, step.token_temperature).float()
+        masked[0, now] = False
+    return tokens[0]
+
+
+def denoise(mlp: Any, z: Tensor, blank: Tensor, noise: Tensor, scale: float, temperature: float) -> Tensor:
+    """The respaced ancestral sampler in float64, from its textbook form."""
+    steps = len(noise)
+    f = [math.cos((i / 1000 + 0.008) / 1.008 * math.pi / 2) ** 2 for i in range(1001)]
+    alpha_bar, product = [], 1.0
+    for i in range(1000):
+        product *= 1 - min(1 - f[i + 1] / f[i], 0.999)
+        alpha_bar.append(product)
+    times = [round(i * 999 / (steps - 1)) for i in range(steps)]
+    kept = [alpha_bar[t] for t in times]
+    before = [1.0, *kept[:-1]]
+    beta = [1 - now / prior for now, prior in zip(kept, before, strict=True)]
+    posterior = [b * (1 - p) / (1 - k) for b, p, k in zip(beta, before, kept, strict=True)]
+    posterior[0] = posterior[1]
+    x, width = noise[0], noise.shape[-1]
+    for q, i in enumerate(reversed(range(steps))):
+        t = torch.full((len(x),), times[i])
+        out = mlp(x.float(), t, z).double()
+        eps = out[:, :width]
+        if scale != 1.0:
+            null = mlp(x.float(), t, blank).double()[:, :width]
+            eps = null + scale * (eps - null)
+        clean = x / math.sqrt(kept[i]) - math.sqrt(1 / kept[i] - 1) * eps
+        mean = (
+            beta[i] * math.sqrt(before[i]) / (1 - kept[i]) * clean
+            + (1 - before[i]) * math.sqrt(1 - beta[i]) / (1 - kept[i]) * x
+        )
+        share = (out[:, width:] + 1) / 2
+        spread = torch.exp((share * math.log(beta[i]) + (1 - share) * math.log(posterior[i])) / 2)
+        x = mean + spread * temperature * noise[q + 1] if i else mean
+    return x

@@ -1,0 +1,153 @@
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from recap.contract import distance
+from recap.core.decode import grouped_decode
+from recap.core.schedule import Ramp, Schedule, cosine, from_counts, power
+from recap.core.selection import ConfidenceOrder, RandomOrder
+from recap.models.adapter import Adapter
+from tests import tiny
+from tests.models import plain
+
+SEED = 5
+
+
+def decode(adapter: Adapter, family: str, schedule: Schedule, batch: int, first: int = 0) -> Tensor:
+    labels = tiny.labels(adapter, first + batch)
+    labels = None if labels is None else labels[first:]
+    *_, canvas = grouped_decode(adapter, labels, schedule, tiny.selector(family), tiny.noise(batch, SEED, first))
+    assert canvas.decoded == adapter.num_tokens
+    assert canvas.sound.all()
+    return canvas.raster()
+
+
+@st.composite
+def schedules(draw: Any, guided: bool, local: bool = True) -> Schedule:
+    """Any split of 16 tokens into sub-steps, and of these into groups."""
+    cuts = draw(st.sets(st.integers(1, 15)))
+    edges = [0, *sorted(cuts), 16]
+    counts = [b - a for a, b in itertools.pairwise(edges)]
+    steps = len(counts)
+    plain_groups = draw(st.integers(0, steps)) if local else steps
+    return from_counts(
+        16,
+        counts,
+        total=steps,
+        plain=plain_groups,
+        chain=draw(st.integers(1, 4)),
+        token_temperature=draw(st.sampled_from([0.7, 1.0])),
+        rank_temperature=draw(st.sampled_from([None, 1.0])),
+        choice_temperature=draw(st.sampled_from([0.0, 3.0])),
+        guidance=draw(st.sampled_from([1.0, 1.5, Ramp(1.0, 2.0)])) if guided else 1.0,
+        head_steps=(4, 3),
+        renew=draw(st.sampled_from(["group", "arrived"])),
+    )
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_schedule_decodes_every_token_and_never_touches_it_again(family: str, data: st.DataObject) -> None:
+    adapter = tiny.model(family)
+    schedule = data.draw(schedules(guided=adapter.guidable))
+    seen: list[tuple[Tensor, Tensor]] = []
+    steps = 0
+    for canvas in grouped_decode(
+        adapter, tiny.labels(adapter, 2), schedule, tiny.selector(family), tiny.noise(2, SEED)
+    ):
+        steps += 1
+        assert canvas.decoded == sum(schedule.sizes[:steps])
+        for tokens, order in seen:
+            n = tokens.shape[1]
+            assert torch.equal(canvas.tokens[:, :n], tokens)
+            assert torch.equal(canvas.order[:, :n], order)
+        seen.append((canvas.tokens[:, : canvas.decoded].clone(), canvas.order[:, : canvas.decoded].clone()))
+    assert steps == len(schedule.steps)
+    assert torch.equal(seen[-1][1].sort(dim=1).values, torch.arange(16).expand(2, -1))
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_an_image_is_the_same_in_any_batch(family: str, data: st.DataObject) -> None:
+    adapter = tiny.model(family)
+    schedule = data.draw(schedules(guided=adapter.guidable))
+    together = decode(adapter, family, schedule, 3)
+    for image in range(3):
+        assert distance(decode(adapter, family, schedule, 1, image), together[image : image + 1]) <= 1e-5
+
+
+@pytest.mark.parametrize("family", ["mage", "maskgit"])
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_no_local_steps_is_plain_decoding_of_ids(family: str, data: st.DataObject) -> None:
+    adapter = tiny.model(family)
+    schedule = data.draw(schedules(guided=adapter.guidable, local=False))
+    ours = decode(adapter, family, schedule, 2)
+    with torch.no_grad():
+        for image in range(2):
+            label = image if adapter.classes else None
+            assert ours[image].tolist() == plain.decode_ids(adapter.module, label, schedule, SEED, image)
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_no_local_steps_is_plain_decoding_of_latents(data: st.DataObject) -> None:
+    adapter = tiny.model("mar")
+    schedule = data.draw(schedules(guided=True, local=False))
+    ours = decode(adapter, "mar", schedule, 2)
+    with torch.no_grad():
+        for image in range(2):
+            theirs = plain.decode_latents(adapter.module, image, schedule, SEED, image)
+            assert distance(ours[image], theirs) <= 1e-5
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_local_steps_change_little_but_something(family: str) -> None:
+    """Reuse is an approximation: were grouped and plain runs equal, nothing would have been reused."""
+    adapter = tiny.model(family)
+    grouped = cosine(16, full=4, local=4, plain=0, choice_temperature=1.0, head_steps=(5, 5))
+    full_only = cosine(16, full=8, choice_temperature=1.0, head_steps=(5, 5))
+    assert not torch.equal(decode(adapter, family, grouped, 2), decode(adapter, family, full_only, 2))
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_run_leaves_the_network_as_it_was(family: str) -> None:
+    adapter = tiny.model(family)
+    before = {key: value.clone() for key, value in adapter.module.state_dict().items()}
+    attributes = {name: set(vars(module)) for name, module in adapter.module.named_modules()}
+    decode(adapter, family, power(16, full=4, local=2), 2)
+    assert all(torch.equal(before[key], value) for key, value in adapter.module.state_dict().items())
+    assert attributes == {name: set(vars(module)) for name, module in adapter.module.named_modules()}
+
+
+def test_random_order_also_serves_models_with_confidence() -> None:
+    adapter = tiny.model("maskgit")
+    schedule = cosine(16, full=3, local=3, plain=0)
+    *_, canvas = grouped_decode(adapter, tiny.labels(adapter, 2), schedule, RandomOrder(), tiny.noise(2))
+    assert torch.equal(canvas.order, tiny.noise(2).permutation(16))
+
+
+def test_latents_have_no_confidence_to_order_by() -> None:
+    adapter = tiny.model("mar")
+    steps = grouped_decode(adapter, tiny.labels(adapter, 1), cosine(16, full=2), ConfidenceOrder(), tiny.noise(1))
+    with pytest.raises(ValueError, match="use RandomOrder"):
+        next(steps)
+
+
+def test_schedules_that_do_not_fit_are_refused_before_any_work() -> None:
+    adapter = tiny.model("mage")
+    with pytest.raises(ValueError, match="build it with tokens=16"):
+        next(grouped_decode(adapter, None, cosine(256, full=2), ConfidenceOrder(), tiny.noise(1)))
+    with pytest.raises(ValueError, match="no null class"):
+        next(grouped_decode(adapter, None, cosine(16, full=2, guidance=2.0), ConfidenceOrder(), tiny.noise(1)))
+    with pytest.raises(ValueError, match="takes no labels"):
+        next(grouped_decode(adapter, torch.tensor([1]), cosine(16, full=2), ConfidenceOrder(), tiny.noise(1)))
+    with pytest.raises(ValueError, match="give a label"):
+        next(grouped_decode(tiny.model("mar"), None, cosine(16, full=2), RandomOrder(), tiny.noise(1)))

@@ -1,0 +1,77 @@
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from recap.core.schedule import Step
+from recap.models.mar import MAR
+from recap.models.mar.diffusion import DiffusionHead, updates
+from tests import tiny
+from tests.models import plain
+
+
+def test_respaced_timesteps() -> None:
+    assert [u.timestep for u in reversed(updates(100))][:8] == [0, 10, 20, 30, 40, 50, 61, 71]
+    assert [u.timestep for u in updates(100)][:2] == [999, 989]
+    assert [u.timestep for u in reversed(updates(50))][:5] == [0, 20, 41, 61, 82]
+    assert [u.timestep for u in updates(50)][:2] == [999, 979]
+
+
+def test_tables_of_the_hundred_step_process() -> None:
+    table = list(reversed(updates(100)))
+    betas = [math.exp(u.log_high) for u in table]
+    assert betas[0] == pytest.approx(4.12842e-5, rel=1e-5)
+    assert betas[1] == pytest.approx(6.79840e-4, rel=1e-5)
+    assert betas[99] == pytest.approx(0.99999, abs=5e-6)
+    assert 1 / table[0].a ** 2 == pytest.approx(0.99995872, abs=1e-8)
+    assert 1 / table[99].a ** 2 == pytest.approx(2.42877e-9, rel=1e-5)
+    assert [u.log_low for u in table[:3]] == pytest.approx([-10.15395, -10.15395, -7.71591], abs=1e-5)
+
+
+@pytest.mark.parametrize("steps", [2, 7, 50, 100, 1000])
+def test_a_perfect_denoiser_is_a_fixed_point(steps: int) -> None:
+    """With the true noise of a clean value, every step's mean lies on the path to it."""
+    for now, following in pairwise(updates(steps)):
+        signal, next_signal = 1 / now.a, 1 / following.a
+        clean, eps = 0.7, 0.0  # on the noiseless path x = signal * clean
+        mean = now.c * (now.a * signal * clean - now.b * eps) + now.d * signal * clean
+        assert mean == pytest.approx(next_signal * clean, rel=1e-6)
+    assert updates(steps)[-1].d == 0.0
+
+
+def test_impossible_step_counts_are_named() -> None:
+    for steps in (1, 1001):
+        with pytest.raises(ValueError, match=f"asked for {steps} steps"):
+            updates(steps)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.5])
+@torch.no_grad()
+def test_the_head_is_the_textbook_sampler(scale: float) -> None:
+    net = tiny.model("mar").module
+    assert isinstance(net, MAR)
+    head = DiffusionHead(net.diffloss.net, 4)
+    generator = torch.Generator().manual_seed(0)
+    z, blank = torch.randn(2, 5, 32, generator=generator)
+    random = torch.randn(1, 9, 5, 4, generator=generator)
+    features = torch.stack([z, blank]) if scale != 1.0 else z.unsqueeze(0)
+    ours = head.denoise(features, random, len(features), scale, 0.8)[0]
+    theirs = plain.denoise(net.diffloss.net, z, blank, random[0].double(), scale, 0.8)
+    assert (ours - theirs).abs().max() / theirs.abs().max() < 1e-5
+
+
+@torch.no_grad()
+def test_temperature_scales_the_noise_of_the_steps_alone() -> None:
+    net = tiny.model("mar").module
+    assert isinstance(net, MAR)
+    head = DiffusionHead(net.diffloss.net, 4)
+    features = torch.randn(1, 3, 32, generator=torch.Generator().manual_seed(0))
+    cold = [
+        head.draw(features, Step(3, token_temperature=1e-9, head_steps=6), 1, tiny.noise(1, s)) for s in (0, 0, 1)
+    ]
+    assert torch.equal(cold[0].values, cold[1].values)
+    assert not torch.equal(cold[0].values, cold[2].values)  # the first noise still counts
+    warm = head.draw(features, Step(3, head_steps=6), 1, tiny.noise(1, 0))
+    assert not torch.equal(cold[0].values, warm.values)
+    assert cold[0].confidence is None
