@@ -59,6 +59,8 @@ class Pipeline:
         self.model: Adapter = adapt(model) if isinstance(model, nn.Module) else model
         family = family_of(self.model.config)
         self.tokenizer = tokenizer if tokenizer is not None else getattr(self.model.module, "vqgan", None)
+        if self.tokenizer is not None:
+            check_pair(self.model, self.tokenizer)
         self.selector: Selector = selector or family.selector()
         self.setting = setting or family.setting
         self.schedule = schedule
@@ -169,8 +171,7 @@ class Pipeline:
         """Images from tokens in raster order."""
         if output_type == "latent":
             return tokens
-        if not isinstance(self.tokenizer, KLVAE | VQGAN):
-            raise ValueError(f"{type(self.tokenizer).__name__} cannot decode tokens; give a KLVAE or VQGAN")
+        assert isinstance(self.tokenizer, KLVAE | VQGAN)
         images = self.tokenizer.decode(tokens)  # (B, 3, H, W) in [0, 1]
         if output_type == "pt":
             return images
@@ -250,6 +251,22 @@ class Pipeline:
                 f"instead of float16, or a lower guidance scale"
             )
         return canvas.raster()
+
+
+def check_pair(model: Adapter, tokenizer: nn.Module) -> None:
+    """Refuse a tokenizer that cannot read the model's tokens, before anything is sampled."""
+    codes = getattr(model.config, "codes", None)
+    drawn = f"{codes} codes" if codes is not None else f"{model.config.channels} latent channels"
+    read = "neither codes nor latents"
+    if isinstance(tokenizer, VQGAN):
+        read = f"{tokenizer.config.codes} codes"
+    elif isinstance(tokenizer, KLVAE):
+        read = f"{tokenizer.config.latent_channels} latent channels"
+    if drawn != read:
+        raise ValueError(
+            f"the model draws tokens of {drawn}, but {type(tokenizer).__name__} reads {read}; "
+            f"give the tokenizer that the model was trained with"
+        )
 
 
 def load(model: str | Path, **options: Any) -> Pipeline:

@@ -32,13 +32,22 @@ def load_official(
     The size follows from the file; `model` names the size that is expected, and another one is an error.
     """
     tensors = read_official(path)
+    if model == "vqgan-f16" and any(key.startswith("vqgan.") for key in tensors):  # the one inside a MAGE file
+        tensors = {key.removeprefix("vqgan."): value for key, value in tensors.items() if key.startswith("vqgan.")}
+    if model is not None and heads is not None:
+        raise CheckpointError(f"{model} has a known number of heads; give either model or heads")
     if model is None:
         config = infer(tensors, heads=heads)
     else:
         config = TOKENIZER_SIZES[model] if model in TOKENIZER_SIZES else SIZES[size_name(model)]
     net = build(config, meta=True)
     load_strict(net, tensors, source=str(path))
-    return net.to(dtype=dtype)
+    for name, child in net.named_children():  # a tokenizer inside keeps its precision
+        if name != "vqgan":
+            child.to(dtype=dtype)
+    for parameter in net.parameters(recurse=False):
+        parameter.data = parameter.data.to(dtype=dtype)
+    return net
 
 
 def read_official(path: str | Path) -> dict[str, Tensor]:
@@ -51,7 +60,8 @@ def read_official(path: str | Path) -> dict[str, Tensor]:
     family = family_of_keys(tensors)
     if family == "maskgit":  # older dumps carry index buffers that the network never reads
         tensors = {key: value for key, value in tensors.items() if not key.endswith("position_ids")}
-    if family == "vqgan":
+    if family in ("kl-vae", "vqgan"):  # the losses that trained a tokenizer are no part of it
+        tensors = {key: value for key, value in tensors.items() if not key.startswith("loss.")}
         tensors = taming_keys(tensors)
     return tensors
 

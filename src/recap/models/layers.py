@@ -31,7 +31,8 @@ class MLP(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x)))
+        hidden = self.fc1(x)  # the largest tensor of a block: not held twice where no gradient needs it
+        return self.fc2(F.gelu(hidden) if torch.is_grad_enabled() else torch.ops.aten.gelu_(hidden))
 
 
 class Block(nn.Module):

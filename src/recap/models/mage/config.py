@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from recap.core.cache import CacheLayout, StackLayout
 from recap.core.costs import block_flops
 from recap.core.schedule import Schedule
-from recap.models.checks import check_positive, check_width
+from recap.models.checks import check_depth, check_positive, check_width
 from recap.tokenizers.vqgan import VQGANConfig
 
 
@@ -34,6 +34,7 @@ class MAGEConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, ("num_tokens", "codes", "class_slots"))
+        check_depth(self.encoder_depth, self.decoder_depth)
         check_width(self.width, self.heads)
         check_width(self.width, self.decoder_heads)
         if not self.codes <= self.fake_class < self.mask_id:

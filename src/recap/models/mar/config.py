@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from recap.core.cache import CacheLayout, StackLayout
 from recap.core.costs import block_flops
 from recap.core.schedule import Schedule
-from recap.models.checks import check_positive, check_width
+from recap.models.checks import check_depth, check_positive, check_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class MARConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, ("head_depth", "head_width", "num_tokens", "channels", "buffer", "classes"))
+        check_depth(self.encoder_depth, self.decoder_depth, self.head_depth)
         check_width(self.width, self.heads)
 
     draws_candidates = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from recap.core.cache import CacheLayout, StackLayout
 from recap.core.costs import block_flops
 from recap.core.schedule import Schedule
-from recap.models.checks import check_positive, check_width
+from recap.models.checks import check_depth, check_positive, check_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,9 @@ class MaskGITConfig:
 
     def __post_init__(self) -> None:
         check_positive(self, ("num_tokens", "codes", "classes"))
+        check_depth(self.depth)
         check_width(self.width, self.heads)
-        if self.depth < 0 or self.depth % 2:
+        if self.depth % 2:
             raise ValueError(f"depth is {self.depth}; half of the blocks come before the middle one, so it is even")
 
     draws_candidates = True

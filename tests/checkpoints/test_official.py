@@ -1,0 +1,222 @@
+"""Official layouts, from the file through `recap convert` to the same outputs."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from recap import Pipeline, cosine, load_official, load_pretrained
+from recap.checkpoints import read_official
+from recap.cli import main
+from recap.models.zoo import SIZES, TOKENIZER_SIZES, build, randomize
+from recap.tokenizers import VQGAN
+from tests.checkpoints.nets import CONFIGS, HEADS, MODELS, outputs, refused, same, small
+
+SCHEDULE = cosine(64, full=3, local=2, head_steps=(3, 2))
+
+
+def mar_training_file(net: nn.Module) -> dict[str, Any]:
+    other = small("mar", seed=1)
+    optimizer = torch.optim.AdamW(other.parameters(), lr=1e-4)
+    return {
+        "model": other.state_dict(),
+        "model_ema": net.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "epoch": 400,
+        "scaler": {"scale": 65536.0},
+        "args": argparse.Namespace(model="mar_base", lr=1e-4, betas=(0.9, 0.95), resume=None, device="cuda"),
+    }
+
+
+def muse_keys(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    names = {"mid.block_1": "mid.0", "mid.block_2": "mid.1", "upsample.conv": "upsample_conv"}
+    renamed = {}
+    for key, value in state.items():
+        for ours, theirs in names.items():
+            key = key.replace(ours, theirs)
+        renamed[key] = value
+    assert len(renamed) == len(state)
+    assert renamed.keys() != state.keys()
+    return renamed
+
+
+LAYOUTS: dict[str, tuple[str, Any]] = {
+    "mar in training": ("mar", mar_training_file),
+    "mar bare": ("mar", lambda net: net.state_dict()),
+    "mage": ("mage", lambda net: {"model": net.state_dict()}),
+    "mage without vqgan": ("mage-bare", lambda net: {"model": net.state_dict()}),
+    "autonat": ("maskgit", lambda net: net.state_dict()),
+    "autonat of old": (
+        "maskgit",
+        lambda net: {**net.state_dict(), "token_emb.position_ids": torch.arange(64), "position_ids": torch.arange(1)},
+    ),
+    "data parallel": ("maskgit", lambda net: {f"module.{key}": value for key, value in net.state_dict().items()}),
+    "kl-16": ("kl-vae", lambda net: {"model": net.state_dict()}),
+    "vqgan bare": ("vqgan", lambda net: net.state_dict()),
+    "vqgan wrapped": ("vqgan", lambda net: {"state_dict": net.state_dict(), "global_step": 7}),
+    "vqgan of open-muse": ("vqgan", lambda net: muse_keys(net.state_dict())),
+}
+
+
+def convert(file: Path, out: Path, *options: str) -> nn.Module:
+    assert main(["convert", str(file), str(out), *options]) == 0
+    return load_pretrained(out)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_converted_file_computes_the_same(layout: str, tmp_path: Path) -> None:
+    kind, wrap = LAYOUTS[layout]
+    net = small(kind)
+    torch.save(wrap(net), tmp_path / "official.pth")
+    converted = convert(tmp_path / "official.pth", tmp_path / "out", *(["--heads", "4"] if kind in MODELS else []))
+    assert converted.config == CONFIGS[kind]
+    assert not converted.training
+    assert same(converted, net)
+
+
+@pytest.mark.parametrize("kind", ["mar", "mage", "maskgit"])
+def test_converted_model_draws_the_same(kind: str, tmp_path: Path) -> None:
+    net = small(kind)
+    torch.save({"model": net.state_dict()}, tmp_path / "official.pth")
+    convert(tmp_path / "official.pth", tmp_path / "out", "--heads", str(HEADS))
+
+    def draw(pipe: Pipeline) -> Tensor:
+        pipe.progress = False
+        many: dict[str, Any] = {"labels": [3, 9]} if pipe.model.classes else {"num_images": 2}
+        return pipe(**many, schedule=SCHEDULE, seed=0, output_type="latent").tokens
+
+    assert torch.equal(draw(Pipeline.from_pretrained(tmp_path / "out")), draw(Pipeline(net)))
+
+
+def test_averaged_weights_win_over_raw_ones(tmp_path: Path) -> None:
+    averaged, raw = small("mar"), small("mar", seed=1)
+    torch.save({"model": raw.state_dict(), "model_ema": averaged.state_dict()}, tmp_path / "a.pth")
+    loaded = load_official(tmp_path / "a.pth", heads=HEADS)
+    assert same(loaded, averaged)
+    assert not same(loaded, raw)
+
+
+def test_absent_average_falls_back_to_the_model(tmp_path: Path) -> None:
+    net = small("mar")
+    torch.save({"model": net.state_dict(), "model_ema": None}, tmp_path / "a.pth")
+    assert same(load_official(tmp_path / "a.pth", heads=HEADS), net)
+
+
+def test_mage_keeps_its_own_position_ids(tmp_path: Path) -> None:
+    net = small("mage")
+    torch.save({"model": net.state_dict()}, tmp_path / "a.pth")
+    assert "token_emb.position_ids" in read_official(tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_safetensors_files_convert_too(kind: str, tmp_path: Path) -> None:
+    net = small(kind)
+    save_file(net.state_dict(), tmp_path / "official.safetensors")
+    heads = ["--heads", "4"] if kind in MODELS else []
+    assert same(convert(tmp_path / "official.safetensors", tmp_path / "out", *heads), net)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_weights_convert_to_bfloat16(kind: str, tmp_path: Path) -> None:
+    net = small(kind)
+    torch.save({"model": net.state_dict()}, tmp_path / "a.pth")
+    heads = ["--heads", "4"] if kind in MODELS else []
+    converted = convert(tmp_path / "a.pth", tmp_path / "out", "--dtype", "bfloat16", *heads)
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert set(written) == set(net.state_dict())
+    for key, value in net.state_dict().items():
+        converted_too = value.is_floating_point() and not key.startswith("vqgan.")  # a tokenizer inside stays
+        assert torch.equal(written[key], value.to(torch.bfloat16) if converted_too else value)
+        assert torch.equal(converted.state_dict()[key], written[key])
+    assert all(out.isfinite().all() for out in outputs(converted))
+
+
+def test_the_tokenizer_inside_a_mage_file_can_be_taken_out(tmp_path: Path) -> None:
+    whole = build(SIZES["mage-base"], meta=True).state_dict()
+    inside = randomize(build(TOKENIZER_SIZES["vqgan-f16"])).state_dict()
+    few = {key: torch.zeros(1) for key in whole if not key.startswith("vqgan.")}
+    torch.save({"model": few | {f"vqgan.{key}": value for key, value in inside.items()}}, tmp_path / "mage.pth")
+    tokenizer = load_official(tmp_path / "mage.pth", model="vqgan-f16")
+    assert all(torch.equal(value, inside[key]) for key, value in tokenizer.state_dict().items())
+
+
+def test_the_losses_of_a_tokenizer_are_left_behind(tmp_path: Path) -> None:
+    net = small("kl-vae")
+    torch.save({"model": net.state_dict() | {"loss.logvar": torch.zeros(1)}}, tmp_path / "kl.ckpt")
+    assert same(load_official(tmp_path / "kl.ckpt"), net)
+
+
+def test_another_size_than_expected_is_explained(tmp_path: Path) -> None:
+    torch.save(small("mar").state_dict(), tmp_path / "a.pth")
+    message = refused(load_official, tmp_path / "a.pth", model="mar-base")
+    assert "does not fit MAR" in message
+    assert "missing:\n  encoder_blocks.3." in message
+    assert "z_proj.weight (64, 16) instead of (768, 16)" in message
+    assert "looks like a mar of" in message
+    assert "unexpected" not in message
+
+
+def test_another_family_than_expected_is_guessed(tmp_path: Path) -> None:
+    torch.save(small("vqgan").state_dict(), tmp_path / "a.pth")
+    message = refused(load_official, tmp_path / "a.pth", model="mage-base")
+    assert "missing" in message
+    assert "unexpected:\n  encoder.conv_in.weight" in message
+    assert "looks like a vqgan of another size" in message
+
+
+def test_published_size_is_guessed_by_name(tmp_path: Path) -> None:
+    empty = {key: torch.zeros(()).expand(value.shape) for key, value in meta_state("maskgit-large").items()}
+    torch.save(empty, tmp_path / "a.pth")
+    message = refused(load_official, tmp_path / "a.pth", model="mar-large")
+    assert message.endswith("The file looks like maskgit-large.")
+
+
+def meta_state(name: str) -> dict[str, Tensor]:
+    return dict(build(SIZES[name], meta=True).state_dict())
+
+
+def test_unknown_name_suggests_the_nearest(tmp_path: Path) -> None:
+    torch.save(small("maskgit").state_dict(), tmp_path / "a.pth")
+    with pytest.raises(ValueError, match="did you mean 'mar-large'"):
+        load_official(tmp_path / "a.pth", model="mar-larg")
+
+
+def test_lost_and_strange_keys_are_named(tmp_path: Path) -> None:
+    state = small("maskgit").state_dict()
+    state["stranger.weight"] = torch.zeros(1)
+    del state["norm.bias"]
+    torch.save(state, tmp_path / "a.pth")
+    message = refused(load_official, tmp_path / "a.pth", heads=HEADS)
+    assert "1 missing:\n  norm.bias" in message
+    assert "1 unexpected:\n  stranger.weight" in message
+
+
+def test_integers_are_no_weights(tmp_path: Path) -> None:
+    state = small("maskgit").state_dict()
+    state["norm.bias"] = state["norm.bias"].long()
+    torch.save(state, tmp_path / "a.pth")
+    assert "norm.bias (64,) of integers instead of (64,)" in refused(load_official, tmp_path / "a.pth", heads=HEADS)
+
+
+def test_conversion_refuses_small_norm_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = VQGAN(replace(CONFIGS["vqgan"], channels=16, groups=8))
+    torch.save(net.state_dict(), tmp_path / "a.ckpt")
+    assert main(["convert", str(tmp_path / "a.ckpt"), str(tmp_path / "out")]) == 2
+    assert "groups" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_failed_conversion_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save(small("vqgan").state_dict(), tmp_path / "a.ckpt")
+    (tmp_path / "file").write_text("in the way")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert main(["convert", str(tmp_path / "a.ckpt"), str(out)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("recap convert: ")
+        assert str(out) in error
+    assert (tmp_path / "file").read_text() == "in the way"
