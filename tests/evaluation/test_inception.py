@@ -1,0 +1,292 @@
+"""The Inception network: agreement with the original, what happens to the pixels first, and its public edge."""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from recap.evaluation import InceptionFeatures, convert_torchscript, resize_half_pixel, resize_tf1
+from recap.evaluation.inception import EPSILON, FILE, PACKAGE, Layer, Resize, default_weights
+
+
+class Folded(nn.Module):
+    """The tensors of one layer of the original network: a convolution and its batch normalisation."""
+
+    def __init__(self, shape: torch.Size, rng: torch.Generator) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.randn(shape, generator=rng))
+        self.register_buffer("beta", torch.randn(shape[0], generator=rng))
+        self.register_buffer("mean", torch.randn(shape[0], generator=rng))
+        self.register_buffer("var", torch.rand(shape[0], generator=rng))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """One image is too little to share, and threads that wait for each other on busy cores take ten times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def shallow() -> InceptionFeatures:
+    """All that happens to the pixels, with one convolution in place of the network."""
+    return with_shallow_layers(None)
+
+
+def with_shallow_layers(resize: Resize | None) -> InceptionFeatures:
+    with torch.device("meta"):
+        net = InceptionFeatures(resize)
+    torch.manual_seed(0)
+    net.layers = nn.Sequential(nn.Conv2d(3, 4, 5))
+    return net.eval()
+
+
+@pytest.fixture(scope="module")
+def script_path() -> Path:
+    try:
+        return default_weights()
+    except ModuleNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def net(script_path: Path) -> InceptionFeatures:
+    return InceptionFeatures.default()
+
+
+def textured(side: int, batch: int = 2) -> Tensor:
+    """Smooth images with some noise, in [0, 1]."""
+    rng = torch.Generator().manual_seed(side)
+    smooth = F.interpolate(torch.rand(batch, 3, 6, 6, generator=rng), size=(side, side), mode="bicubic")
+    return (smooth + 0.05 * torch.randn(batch, 3, side, side, generator=rng)).clamp(0, 1)
+
+
+def script_of(module: nn.Module, path: Path) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.script(module), path)
+    return path
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    return ((a - b).norm() / b.norm()).item()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["noise", "textured"])
+def test_features_agree_with_the_original_network(net: InceptionFeatures, script_path: Path, kind: str) -> None:
+    rng = torch.Generator().manual_seed(3)
+    images = torch.rand(1, 3, 299, 299, generator=rng) if kind == "noise" else textured(256, batch=1)
+    levels = (images * 255).round()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        original = torch.jit.load(str(script_path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+    expected = original((resize_tf1(levels, 299) - 128) / 128)
+    features = net(images)
+    assert features.shape == (1, 2048)
+    assert features.dtype == torch.float32
+    assert relative(features, expected) < 1e-4
+    torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-5 * expected.max().item())
+
+
+def test_half_precision_storage_changes_little(net: InceptionFeatures, tmp_path: Path) -> None:
+    path = tmp_path / "inception.safetensors"
+    save_file({name: tensor.half() for name, tensor in net.state_dict().items()}, path)
+    stored = InceptionFeatures.load(path)  # the weights are float32 again, and only their values are rounded
+    assert next(stored.parameters()).dtype == torch.float32
+    images = textured(256, batch=1)
+    assert relative(stored(images), net(images)) < 1e-2
+
+
+def test_load_repeats_save(tmp_path: Path) -> None:
+    path = tmp_path / "inception.safetensors"
+    net = InceptionFeatures()
+    save_file(net.state_dict(), path)
+    loaded = InceptionFeatures.load(path)
+    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in net.state_dict().items())
+    assert not loaded.training
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+
+
+def test_conversion_folds_the_batch_normalisation(tmp_path: Path) -> None:
+    rng = torch.Generator().manual_seed(0)
+    with torch.device("meta"):
+        shapes = [layer.weight.shape for layer in InceptionFeatures().modules() if isinstance(layer, Layer)]
+    theirs = nn.Sequential(*(Folded(shape, rng) for shape in shapes))
+    state = convert_torchscript(script_of(theirs, tmp_path / "original.pt"))
+    assert len(state) == 2 * len(shapes) == 188
+
+    x = torch.randn(2, 3, 9, 9, generator=rng)
+    first = theirs[0].state_dict()
+    expected = F.batch_norm(
+        F.conv2d(x, first["weight"]), first["mean"], first["var"], bias=first["beta"], eps=EPSILON
+    )
+    got = F.conv2d(x, state["layers.stem.0.weight"], state["layers.stem.0.bias"])
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    InceptionFeatures().load_state_dict(state, strict=True)
+
+
+def test_conversion_refuses_another_network(tmp_path: Path) -> None:
+    path = script_of(nn.Sequential(nn.Conv2d(3, 8, 3)), tmp_path / "small.pt")
+    with pytest.raises(ValueError, match=r"has 1 convolutions but 94 are expected"):
+        convert_torchscript(path)
+
+
+def test_conversion_refuses_other_shapes(tmp_path: Path) -> None:
+    rng = torch.Generator().manual_seed(0)
+    theirs = nn.Sequential(*(Folded(torch.Size([4, 3, 1, 1]), rng) for _ in range(94)))
+    path = script_of(theirs, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match=r"\(4, 3, 1, 1\) but \(32, 3, 3, 3\) is expected"):
+        convert_torchscript(path)
+
+
+def test_pixels_are_rounded_to_eight_bits(shallow: InceptionFeatures) -> None:
+    levels = torch.randint(0, 256, (1, 3, 64, 64), generator=torch.Generator().manual_seed(1))
+    exact = levels / 255
+    nudged = exact + 0.4 / 255 * (torch.rand_like(exact) * 2 - 1)
+    assert torch.equal(shallow(nudged), shallow(exact))
+    assert torch.equal(shallow(exact.double()), shallow(exact))
+    assert not torch.equal(shallow(((levels + 1) / 255).clamp(max=1)), shallow(exact))
+
+
+def test_overshoot_is_clamped(shallow: InceptionFeatures) -> None:
+    images = textured(32) * 1.6 - 0.3
+    assert images.min() < 0
+    assert images.max() > 1
+    assert torch.equal(shallow(images), shallow(images.clamp(0, 1)))
+
+
+def test_the_network_sees_levels_about_zero(shallow: InceptionFeatures) -> None:
+    seen: list[Tensor] = []
+    hook = shallow.layers.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    shallow(torch.tensor([0.0, 128 / 255, 1.0]).view(1, 3, 1, 1).expand(1, 3, 5, 7))
+    hook.remove()
+    assert seen[0].shape == (1, 3, 299, 299)
+    for channel, value in enumerate([-1.0, 0.0, 127 / 128]):
+        assert (seen[0][0, channel] == value).all()
+
+
+def test_autocast_does_not_reach_the_network(shallow: InceptionFeatures) -> None:
+    images = textured(32, batch=1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features = shallow(images)
+    assert torch.equal(features, shallow(images))
+
+
+def test_images_of_any_size_become_features() -> None:
+    features = InceptionFeatures().eval()(torch.rand(1, 3, 20, 31))
+    assert features.shape == (1, 2048)
+    assert features.dtype == torch.float32
+    assert not features.requires_grad
+
+
+def test_sizes_are_the_original_ones() -> None:
+    with torch.device("meta"):
+        net = InceptionFeatures()
+    assert len(net.state_dict()) == 188
+    assert sum(parameter.numel() for parameter in net.parameters()) == 21_768_352
+
+
+@pytest.mark.parametrize(("height", "width", "side"), [(4, 6, 9), (7, 5, 3), (1, 1, 4), (256, 64, 299)])
+def test_resize_tf1_follows_its_definition(height: int, width: int, side: int) -> None:
+    images = torch.rand(1, 2, height, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    got = resize_tf1(images, side)
+    assert got.shape == (1, 2, side, side)
+    for row, column in [(0, 0), (1, 2), (side // 2, side - 1), (side - 1, side - 1)]:
+        y, x = row * height / side, column * width / side
+        top, left = int(y), int(x)
+        bottom, right = min(top + 1, height - 1), min(left + 1, width - 1)
+        v, u = y - top, x - left
+        upper = (1 - u) * images[..., top, left] + u * images[..., top, right]
+        lower = (1 - u) * images[..., bottom, left] + u * images[..., bottom, right]
+        torch.testing.assert_close(got[..., row, column], (1 - v) * upper + v * lower)
+
+
+def test_resize_tf1_doubles_as_tensorflow_does() -> None:
+    # tf.compat.v1.image.resize_bilinear of [[0, 1], [2, 3]] to 4x4: each pixel stays, the next is a half step on
+    got = resize_tf1(torch.tensor([[0.0, 1.0], [2.0, 3.0]])[None, None], 4)[0, 0]
+    expected = [[0.0, 0.5, 1.0, 1.0], [1.0, 1.5, 2.0, 2.0], [2.0, 2.5, 3.0, 3.0], [2.0, 2.5, 3.0, 3.0]]
+    assert torch.equal(got, torch.tensor(expected))
+
+
+def test_resize_tf1_does_not_smooth_before_it_shrinks() -> None:
+    images = torch.rand(1, 3, 598, 598, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(resize_tf1(images, 299), images[..., ::2, ::2])
+
+
+@pytest.mark.parametrize("resize", [resize_tf1, resize_half_pixel])
+def test_resize_leaves_the_right_size_alone(resize: Resize) -> None:
+    images = torch.rand(1, 3, 299, 299, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(resize(images, 299), images, rtol=0, atol=1e-6)
+
+
+def test_another_resize_can_be_given() -> None:
+    sides: list[int] = []
+
+    def grey(images: Tensor, side: int) -> Tensor:
+        sides.append(side)
+        return images.new_full((len(images), 3, side, side), 128.0)
+
+    net = with_shallow_layers(grey)
+    assert torch.equal(net(textured(16, batch=1)), net(textured(24, batch=1)))
+    assert sides == [299, 299]
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.zeros(3, 8, 8), r"shape \(3, 8, 8\) but \(B, 3, h, w\)"),
+        (torch.zeros(1, 8, 8, 3), r"shape \(1, 8, 8, 3\) but \(B, 3, h, w\)"),
+        (torch.zeros(0, 3, 8, 8), r"no axis empty"),
+        (torch.zeros(1, 3, 8, 8, dtype=torch.uint8), r"dtype torch.uint8 but floats"),
+        (torch.full((1, 3, 8, 8), 255.0), r"values from 255 to 255 but \[0, 1\]"),
+        (torch.full((1, 3, 8, 8), -1.0), r"map \[-1, 1\] with"),
+        (torch.full((1, 3, 8, 8), torch.nan), r"values from nan"),
+    ],
+)
+def test_wrong_images_are_refused(shallow: InceptionFeatures, images: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        shallow(images)
+
+
+def test_default_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "recap-mgm\[eval\]"'):
+        InceptionFeatures.default()
+
+
+@pytest.mark.parametrize(("content", "kind"), [(None, FileNotFoundError), (b"short", ValueError)])
+def test_default_refuses_a_broken_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None, kind: type[Exception]
+) -> None:
+    package = tmp_path / PACKAGE
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('the package must not be imported')\n")
+    if content is not None:
+        (package / FILE).write_bytes(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(kind, match=r'pip install "recap-mgm\[eval\]"'):
+        InceptionFeatures.default()
+
+
+def test_load_refuses_other_files(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        InceptionFeatures.load(tmp_path / "none.safetensors")
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(b"not a safetensors file")
+    with pytest.raises(ValueError, match="not a readable safetensors file"):
+        InceptionFeatures.load(broken)
+    other = tmp_path / "other.safetensors"
+    save_file({"weight": torch.zeros(2)}, other)
+    with pytest.raises(ValueError, match="does not hold the state dict of InceptionFeatures"):
+        InceptionFeatures.load(other)
