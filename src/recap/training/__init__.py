@@ -1,0 +1,1 @@
+"""Training of tokenizers and of the three families, small enough to repeat."""

@@ -1,0 +1,174 @@
+"""What each family learns: to predict masked tokens, as ids or by denoising."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recap.models.mage import MAGE
+from recap.models.mar import MAR
+from recap.models.mar.diffusion import TRAINED_STEPS, updates
+from recap.models.maskgit import MaskGIT
+from recap.tokenizers import KLVAE, VQGAN
+from recap.tokenizers.images import to_sequence
+from recap.training.data import Photos
+from recap.training.masking import cosine_ratio, random_masks, truncated_normal_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A data set behind a tokenizer, every photo and its mirror image."""
+
+    values: Tensor  # (n, 2, N) ids, or (n, 2, N, 2C) means and deviations
+    labels: Tensor  # (n)
+
+    def batch(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        device = self.values.device
+        rows = torch.randint(len(self.values), (size,), generator=generator, device=device)
+        side = torch.randint(2, (size,), generator=generator, device=device)
+        return self.values[rows, side], self.labels[rows]
+
+
+@torch.no_grad()
+def tokenized(tokenizer: KLVAE | VQGAN, photos: Photos, batch: int = 128) -> Tokens:
+    """All photos and their mirror images as tokens."""
+    parts = []
+    for start in range(0, len(photos), batch):
+        images = photos.pixels[start : start + batch].float() / 255
+        sides = []
+        for view in (images, images.flip(-1)):
+            if isinstance(tokenizer, VQGAN):
+                sides.append(tokenizer.encode(view).to(torch.int32))
+            else:
+                mean, logvar = tokenizer.moments(view).float().chunk(2, dim=1)
+                both = torch.cat([mean, (0.5 * logvar.clamp(-30, 20)).exp()], dim=1)
+                sides.append(to_sequence(both).mul(tokenizer.config.latent_scale).half())
+        parts.append(torch.stack(sides, dim=1))
+    return Tokens(torch.cat(parts), photos.labels)
+
+
+def initialise(net: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Starting weights: small normals, silent residual branches in the denoiser."""
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if "vqgan" in name:
+                continue
+            if parameter.ndim == 1:
+                parameter.fill_(1.0 if name.endswith(".weight") else 0.0)
+            elif ("adaLN_modulation" in name or "final_layer.linear" in name) or name.endswith("mlm_layer.bias"):
+                parameter.zero_()
+            elif "emb" in name or "token" in name or "latent" in name:
+                parameter.normal_(std=0.02, generator=generator)
+            else:
+                fan_out, fan_in = parameter.shape[0], parameter[0].numel()
+                parameter.normal_(std=(2 / (fan_in + fan_out)) ** 0.5, generator=generator)
+    return net
+
+
+class IdsObjective:
+    """Masked-token cross-entropy with label smoothing, for MaskGIT and MAGE."""
+
+    def __init__(
+        self,
+        net: MaskGIT | MAGE,
+        data: Tokens,
+        batch: int,
+        smoothing: float = 0.1,
+        label_drop: float = 0.1,
+        ratio: tuple[float, float, float, float] | None = None,
+    ) -> None:
+        """`ratio` is mean, deviation, low and high of the masked share (MAGE's form); None is MaskGIT's cosine."""
+        self.net, self.data, self.batch = net, data, batch
+        self.smoothing, self.label_drop, self.ratio = smoothing, label_drop, ratio
+        self.nets: dict[str, nn.Module] = {"loss": net}
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def losses(
+        self, step: int, share: float, generator: torch.Generator
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        ids, labels = self.data.batch(self.batch, generator)
+        ids, device = ids.long(), ids.device
+        if self.ratio is None:
+            ratios = cosine_ratio(len(ids), generator, device)
+        else:
+            ratios = truncated_normal_ratio(len(ids), generator, device, *self.ratio)
+        masked = random_masks(ratios, ids.shape[1], generator)
+        seen = ids.masked_fill(masked, self.net.config.mask_id)
+        if isinstance(self.net, MaskGIT):
+            dropped = torch.rand(len(ids), generator=generator, device=device) < self.label_drop
+            logits = self.net(seen, torch.where(dropped, self.net.config.null_class, labels))
+        else:
+            logits = self.net(seen)
+        loss = F.cross_entropy(
+            logits.float().flatten(0, 1), ids.flatten(), label_smoothing=self.smoothing, reduction="none"
+        )
+        weight = masked.flatten().float()
+        right = (logits.argmax(-1) == ids).flatten().float()
+        return {"loss": (loss * weight).sum() / weight.sum()}, {"accuracy": (right * weight).sum() / weight.sum()}
+
+
+class LatentsObjective:
+    """MAR's diffusion loss: predicted noise, and the learned variance by its bound."""
+
+    def __init__(
+        self,
+        net: MAR,
+        data: Tokens,
+        batch: int,
+        label_drop: float = 0.1,
+        ratio: tuple[float, float, float, float] = (1.0, 0.25, 0.7, 1.0),
+        repeats: int = 4,
+    ) -> None:
+        self.net, self.data, self.batch = net, data, batch
+        self.label_drop, self.ratio, self.repeats = label_drop, ratio, repeats
+        self.nets: dict[str, nn.Module] = {"loss": net}
+        table = list(reversed(updates(TRAINED_STEPS)))
+        columns = [[1 / u.a, u.b / u.a, u.a, u.b, u.c, u.d, u.log_high, u.log_low] for u in table]
+        self.table = torch.tensor(columns, device=data.values.device)  # (1000, 8)
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def losses(
+        self, step: int, share: float, generator: torch.Generator
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        values, labels = self.data.batch(self.batch, generator)
+        device, config = values.device, self.net.config
+        mean, deviation = values.float().chunk(2, dim=-1)
+        tokens = mean + deviation * torch.randn(mean.shape, generator=generator, device=device)  # (B, N, C)
+        # one share for the whole batch, as in the paper: every image then has as many visible tokens
+        host = torch.Generator().manual_seed(step * 7919 + 1)
+        rate = truncated_normal_ratio(1, host, torch.device("cpu"), *self.ratio).to(device).expand(len(tokens))
+        masked = random_masks(rate, config.num_tokens, generator)
+        dropped = torch.rand(len(tokens), 1, generator=generator, device=device) < self.label_drop
+        condition = torch.where(dropped, self.net.fake_latent, self.net.class_emb(labels))
+        features = self.net(tokens, masked, condition)
+        loss, figures = self.denoising(features[masked], tokens[masked], generator)
+        return {"loss": loss}, figures
+
+    def denoising(
+        self, features: Tensor, clean: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of rows (n, D) and their tokens (n, C), each noised `repeats` times."""
+        features, clean = features.repeat(self.repeats, 1), clean.repeat(self.repeats, 1)
+        device = clean.device
+        t = torch.randint(TRAINED_STEPS, (len(clean),), generator=generator, device=device)
+        eps = torch.randn(clean.shape, generator=generator, device=device)
+        signal, sigma, a, b, c, d, high, low = self.table[t].unsqueeze(-1).unbind(1)  # (n, 1) each
+        noisy = signal * clean + sigma * eps
+        guess, v = self.net.diffloss.net(noisy, t, features).float().chunk(2, dim=-1)
+        noise_loss = F.mse_loss(guess, eps)
+        truth = c * clean + d * noisy  # mean of the true posterior
+        ours = c * (a * noisy - b * guess.detach()) + d * noisy  # the variance must not steer the mean
+        log_variance = (v + 1) / 2 * high + (1 - v) / 2 * low
+        divergence = 0.5 * (log_variance - low + (low - log_variance).exp() - 1)
+        divergence = divergence + 0.5 * (truth - ours).square() * (-log_variance).exp()
+        spread = (0.5 * log_variance).exp()
+        last = 0.5 * ((clean - ours) / spread).square() + 0.5 * log_variance + 0.9189
+        bound = torch.where(t.unsqueeze(-1) == 0, last, divergence).mean() / 0.6931
+        return noise_loss + bound, {"noise": noise_loss.detach(), "bound": bound.detach()}

@@ -1,0 +1,39 @@
+"""The embedded models: their sizes, and the recipes that trained them."""
+
+from __future__ import annotations
+
+from recap.models.mage import MAGEConfig
+from recap.models.mar import MARConfig
+from recap.models.maskgit import MaskGITConfig
+from recap.tokenizers import KLVAEConfig, VQGANConfig
+
+CLASSES = 102
+KL = KLVAEConfig(channels=32, multipliers=(1, 2, 4, 4), latent_channels=16, groups=8)
+VQ = VQGANConfig(channels=32, multipliers=(1, 2, 4, 4), latent_channels=32, groups=8)
+MASKGIT = MaskGITConfig(width=288, depth=8, heads=6, classes=CLASSES)
+MAGE = MAGEConfig(
+    width=288,
+    encoder_depth=6,
+    decoder_depth=4,
+    heads=6,
+    decoder_heads=6,
+    class_slots=1,
+    fake_class=1024,
+    patch=0,
+    vqgan=None,
+)
+MAR = MARConfig(
+    width=256,
+    encoder_depth=6,
+    decoder_depth=6,
+    heads=4,
+    head_depth=3,
+    head_width=384,
+    channels=16,
+    buffer=8,
+    classes=CLASSES,
+)
+MASK_RATIOS = {  # mean, deviation, low, high of the masked share; MaskGIT's is the cosine of a uniform number
+    "mage": (0.55, 0.25, 0.0, 1.0),  # MAGE's normal, but not cut at 0.5: late steps see most tokens
+    "mar": (1.0, 0.25, 0.7, 1.0),
+}

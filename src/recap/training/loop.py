@@ -1,0 +1,172 @@
+"""The training loop: optimizers, warm-up and decay, averaged weights, checkpoints that resume exactly."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from recap.core.noise import image_seed
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The numbers of a training run; with the data and the seed they repeat it."""
+
+    steps: int
+    batch: int = 256
+    lr: float = 1e-3
+    warmup: int = 200
+    floor: float = 0.02  # share of the learning rate that is left at the end
+    weight_decay: float = 0.03
+    betas: tuple[float, float] = (0.9, 0.95)
+    ema: float = 0.999
+    clip: float = 1.0
+    seed: int = 0
+    bf16: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch < 1 or self.lr <= 0 or not 0 <= self.ema < 1:
+            raise ValueError(f"impossible recipe: {self}; steps, batch and lr are positive, ema is in [0, 1)")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step: linear warm-up, then a cosine down to the floor."""
+        wave = 0.5 * (1 + math.cos(math.pi * min(1.0, step / self.steps)))
+        return self.lr * min(1.0, (step + 1) / max(1, self.warmup)) * (self.floor + (1 - self.floor) * wave)
+
+
+class Objective(Protocol):
+    """What is trained: networks by name, and a loss for each of them."""
+
+    nets: Mapping[str, nn.Module]  # the first is the product; its average is kept
+
+    def losses(
+        self, step: int, share: float, generator: torch.Generator
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The loss of every network for this step, and figures worth showing."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors beyond parameters that training changes."""
+        ...
+
+
+class Trainer:
+    """Runs an objective. All randomness of a step comes from the seed and the step's number."""
+
+    def __init__(self, objective: Objective, recipe: Recipe, device: torch.device | str = "cpu") -> None:
+        self.objective, self.recipe, self.device = objective, recipe, torch.device(device)
+        self.optimizers = {
+            name: torch.optim.AdamW(
+                _groups(net, recipe), lr=recipe.lr, betas=recipe.betas, fused=self.device.type == "cuda"
+            )
+            for name, net in objective.nets.items()
+        }
+        self.net = next(iter(objective.nets.values()))
+        self.average = {key: value.detach().clone() for key, value in self.net.state_dict().items()}
+        self.step = 0
+        self.log: list[dict[str, float]] = []
+
+    def run(self, until: int | None = None, *, progress: bool = True, every: int = 100) -> None:
+        """Train up to step `until` (by default to the end)."""
+        last = self.recipe.steps if until is None else min(until, self.recipe.steps)
+        bar = tqdm(total=self.recipe.steps, initial=self.step, disable=not progress, unit="step", mininterval=2.0)
+        seen, since = 0, time.perf_counter()
+        while self.step < last:
+            figures = self.one_step()
+            seen += self.recipe.batch
+            bar.update()
+            if self.step % every == 0 or self.step == last:
+                shown = {key: float(value) for key, value in figures.items()}
+                speed = seen / (time.perf_counter() - since)
+                if not all(map(math.isfinite, shown.values())):
+                    raise FloatingPointError(
+                        f"step {self.step}: the loss is no number ({shown}); lower the learning rate"
+                    )
+                self.log.append({"step": self.step, "images_per_second": speed, **shown})
+                bar.set_postfix({key: f"{value:.4g}" for key, value in shown.items()} | {"img/s": f"{speed:.0f}"})
+                seen, since = 0, time.perf_counter()
+        bar.close()
+
+    def one_step(self) -> dict[str, Tensor]:
+        recipe = self.recipe
+        generator = torch.Generator(self.device).manual_seed(image_seed(recipe.seed, self.step))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=recipe.bf16):
+            losses, figures = self.objective.losses(self.step, self.step / recipe.steps, generator)
+        parameters = {
+            name: [p for p in net.parameters() if p.requires_grad] for name, net in self.objective.nets.items()
+        }
+        names = [name for name in losses if losses[name].requires_grad]
+        for name in names:  # each network by its own loss alone; the losses share no graph
+            grads = torch.autograd.grad(losses[name], parameters[name], allow_unused=True)
+            for parameter, grad in zip(parameters[name], grads, strict=True):
+                parameter.grad = grad
+        for name in names:
+            nn.utils.clip_grad_norm_(parameters[name], recipe.clip)
+            for group in self.optimizers[name].param_groups:
+                group["lr"] = recipe.rate(self.step)
+            self.optimizers[name].step()
+            self.optimizers[name].zero_grad(set_to_none=True)
+        self._average()
+        self.step += 1
+        return {**{name: losses[name].detach() for name in losses}, **figures}
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        decay = min(self.recipe.ema, (1 + self.step) / (10 + self.step))
+        current = self.net.state_dict()
+        keys = [key for key, value in current.items() if value.is_floating_point()]
+        torch._foreach_lerp_([self.average[key] for key in keys], [current[key] for key in keys], 1 - decay)
+        for key in current.keys() - set(keys):
+            self.average[key].copy_(current[key])
+
+    def save(self, path: str | Path) -> None:
+        """Everything that is needed to go on, written so that no half file is ever left."""
+        path = Path(path)
+        content = {
+            "step": self.step,
+            "recipe": asdict(self.recipe),
+            "nets": {name: net.state_dict() for name, net in self.objective.nets.items()},
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "average": self.average,
+            "extra": self.objective.state(),
+            "log": self.log,
+        }
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        torch.save(content, draft)
+        os.replace(draft, path)
+
+    def resume(self, path: str | Path) -> None:
+        """Go on from a saved state, exactly as if training had not stopped."""
+        content: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
+        saved = {**content["recipe"], "betas": tuple(content["recipe"]["betas"])}
+        if saved != asdict(self.recipe):
+            different = {
+                key: (saved.get(key), value) for key, value in asdict(self.recipe).items() if saved.get(key) != value
+            }
+            raise ValueError(f"{path} was trained by another recipe; (saved, asked): {different}. Give the same one")
+        for name, net in self.objective.nets.items():
+            net.load_state_dict(content["nets"][name])
+            self.optimizers[name].load_state_dict(content["optimizers"][name])
+        for key, value in content["average"].items():
+            self.average[key].copy_(value)
+        for key, value in self.objective.state().items():
+            value.copy_(content["extra"][key])
+        self.step, self.log = content["step"], content["log"]
+
+
+def _groups(net: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+    """Matrices decay, vectors and embeddings do not."""
+    named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
+    decayed = [p for name, p in named if p.ndim >= 2 and "emb" not in name and "token" not in name]
+    chosen = {id(p) for p in decayed}
+    kept = [p for _, p in named if id(p) not in chosen]
+    return [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": kept, "weight_decay": 0.0}]

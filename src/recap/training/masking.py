@@ -1,0 +1,32 @@
+"""How much is masked in training: the distributions of the three papers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def cosine_ratio(n: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """MaskGIT: cos(pi/2 u), u uniform, one ratio for each image."""
+    return torch.cos(math.pi / 2 * torch.rand(n, generator=generator, device=device))  # (n)
+
+
+def truncated_normal_ratio(
+    n: int, generator: torch.Generator, device: torch.device, mean: float, std: float, low: float, high: float
+) -> Tensor:
+    """MAGE (0.55, 0.25 on [0.5, 1]) and MAR (1, 0.25 on [0.7, 1]): a normal cut off on both sides."""
+
+    def cdf(x: float) -> float:
+        return 0.5 * (1 + math.erf((x - mean) / std / math.sqrt(2)))
+
+    u = cdf(low) + (cdf(high) - cdf(low)) * torch.rand(n, generator=generator, device=device, dtype=torch.float64)
+    return (mean + std * torch.special.ndtri(u)).clamp(low, high).float()  # (n)
+
+
+def random_masks(ratios: Tensor, tokens: int, generator: torch.Generator) -> Tensor:
+    """True at random places, `ceil(ratio * tokens)` of each image, at least one (B, N)."""
+    count = torch.ceil(ratios * tokens).clamp(1, tokens).unsqueeze(1)  # (B, 1)
+    places = torch.rand(len(ratios), tokens, generator=generator, device=ratios.device).argsort(dim=1).argsort(dim=1)
+    return places < count

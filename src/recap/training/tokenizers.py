@@ -1,0 +1,139 @@
+"""Training a tokenizer: reconstruction, perceptual and adversarial losses, and what the bottleneck needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recap.tokenizers import KLVAE, VQGAN
+from recap.tokenizers.images import to_sequence
+from recap.training.critic import PatchCritic
+from recap.training.data import Photos
+from recap.training.perceptual import PerceptualDistance
+
+
+def photo_batch(photos: Photos, batch: int, generator: torch.Generator) -> Tensor:
+    """Random photos, half of them mirrored, in [0, 1]."""
+    device = photos.pixels.device
+    rows = torch.randint(len(photos), (batch,), generator=generator, device=device)
+    flips = torch.rand(batch, 1, 1, 1, generator=generator, device=device) < 0.5
+    images = photos.pixels[rows].float() / 255
+    return torch.where(flips, images.flip(-1), images)  # (B, 3, s, s)
+
+
+class TokenizerObjective:
+    """Losses of a tokenizer and of the critic that joins after `critic_from` of the run."""
+
+    def __init__(
+        self,
+        net: KLVAE | VQGAN,
+        photos: Photos,
+        batch: int,
+        perceptual: PerceptualDistance | None = None,
+        critic: PatchCritic | None = None,
+        critic_from: float = 0.5,
+        critic_weight: float = 0.15,
+    ) -> None:
+        self.net, self.photos, self.batch = net, photos, batch
+        self.perceptual, self.critic = perceptual, critic
+        self.critic_from, self.critic_weight = critic_from, critic_weight
+        self.nets: dict[str, nn.Module] = {"loss": net} | ({} if critic is None else {"critic": critic})
+        codes = net.config.codes if isinstance(net, VQGAN) else 1
+        self.usage = torch.zeros(codes, device=photos.pixels.device)
+
+    def state(self) -> dict[str, Tensor]:
+        return {"usage": self.usage}
+
+    def losses(
+        self, step: int, share: float, generator: torch.Generator
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        images = photo_batch(self.photos, self.batch, generator)
+        if images.is_cuda:
+            images = images.contiguous(memory_format=torch.channels_last)
+        bottleneck = self._kl if isinstance(self.net, KLVAE) else self._vq
+        drawn, penalty, figures = bottleneck(images, step, share, generator)
+        drawn = drawn.float()
+        picture = drawn.detach().requires_grad_()  # the judges end here; their gradients go on together
+        error = (picture - images).abs().mean()
+        loss = error
+        if self.perceptual is not None:
+            perceptual = self.perceptual(picture, images)
+            figures["perceptual"] = perceptual.detach()
+            loss = loss + perceptual
+        (pull,) = torch.autograd.grad(loss, picture)
+        figures |= {"l1": error.detach(), "loss": (loss + penalty).detach()}
+        losses = {}
+        if self.critic is not None and share >= self.critic_from:
+            (push,) = torch.autograd.grad(-self.critic(picture).float().mean(), picture)
+            weight = (pull.norm() / (push.norm() + 1e-8)).clamp(max=100.0)  # balanced where they meet
+            weight = self.critic_weight * weight * min(1.0, (share - self.critic_from) / 0.05)
+            pull = pull + weight * push
+            real, fake = self.critic(images).float(), self.critic(picture.detach()).float()
+            losses["critic"] = 0.5 * (F.relu(1 - real).mean() + F.relu(1 + fake).mean())
+            figures["gan_weight"] = weight
+        return {"loss": (pull * drawn).sum() + penalty, **losses}, figures
+
+    def _kl(
+        self, images: Tensor, step: int, share: float, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        assert isinstance(self.net, KLVAE)
+        mean, logvar = self.net.moments(images).float().chunk(2, dim=1)  # (B, C, h, w) each
+        logvar = logvar.clamp(-30, 20)
+        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
+        drawn = self.net.decode_latent(mean + (0.5 * logvar).exp() * noise)
+        divergence = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).mean()
+        return drawn * 0.5 + 0.5, 1e-4 * divergence, {"kl": divergence.detach(), "latent_std": mean.detach().std()}
+
+    def _vq(
+        self, images: Tensor, step: int, share: float, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        assert isinstance(self.net, VQGAN)
+        grid = self.net.latent(images).float()  # (B, C, h, w)
+        latent = to_sequence(grid)  # (B, N, C)
+        codebook = self.net.quantize.embedding.weight
+        flat = latent.detach().reshape(-1, latent.shape[-1])
+        if step == 0:  # begin among the encoder's own vectors
+            with torch.no_grad():
+                codebook.copy_(
+                    flat[torch.randint(len(flat), (len(codebook),), generator=generator, device=flat.device)]
+                )
+        ids = self.nearest(flat, codebook.detach())
+        nearest = F.embedding(ids, codebook).reshape(latent.shape)
+        commit = 0.25 * F.mse_loss(latent, nearest.detach()) + F.mse_loss(nearest, latent.detach())
+        passed = latent + (nearest - latent).detach()  # the gradient goes straight through
+        drawn = self.net.decode_latent(passed.transpose(1, 2).reshape(grid.shape))
+        with torch.no_grad():
+            counts = torch.bincount(ids, minlength=len(codebook)).float()
+            self.usage.lerp_(counts / len(ids) * len(codebook), 0.02)
+            if step % 25 == 24 and share < 0.6:  # codes that nobody uses start again where the data is
+                idle = (self.usage < 0.05).unsqueeze(1)
+                fresh = flat[torch.randint(len(flat), (len(codebook),), generator=generator, device=flat.device)]
+                codebook.copy_(torch.where(idle, fresh, codebook))
+                self.usage.copy_(torch.where(idle.squeeze(1), torch.ones_like(self.usage), self.usage))
+        used = (self.usage > 0.05).float().mean()
+        return drawn, commit, {"commit": commit.detach(), "codes_used": used}
+
+    @staticmethod
+    def nearest(flat: Tensor, codebook: Tensor) -> Tensor:
+        with torch.autocast(flat.device.type, enabled=False):
+            return (codebook.square().sum(1) - 2 * flat @ codebook.T).argmin(dim=1)  # (B * N)
+
+
+@torch.no_grad()
+def measured_scale(net: KLVAE, photos: Photos, batch: int = 64, limit: int = 1024) -> KLVAE:
+    """The tokenizer with the latent scale that gives tokens unit variance."""
+    unscaled = KLVAE(replace(net.config, latent_scale=1.0)).to(photos.pixels.device)
+    unscaled.load_state_dict(net.state_dict())
+    total = torch.zeros((), dtype=torch.float64, device=photos.pixels.device)
+    count = 0
+    for start in range(0, min(limit, len(photos)), batch):
+        tokens = unscaled.encode(photos.pixels[start : start + batch].float() / 255)
+        total += tokens.double().square().sum()
+        count += tokens.numel()
+    scale = round(float((total / count) ** -0.5), 4)
+    scaled = KLVAE(replace(net.config, latent_scale=scale)).to(photos.pixels.device)
+    scaled.load_state_dict(net.state_dict())
+    return scaled.eval()
