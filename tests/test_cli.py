@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from recap import Pipeline, save_pretrained
+from recap import Pipeline, save_pretrained, weights
 from recap.cli import main
 from recap.models.zoo import SIZES, TOKENIZER_SIZES, build, randomize, tiny
 from tests import tiny as tinies
@@ -127,7 +127,7 @@ def test_debug_shows_the_error_itself() -> None:
         main(["--debug", "plan", "--model", "mar-larg", "--full", "8"])
 
 
-@pytest.mark.parametrize("argv", [[], ["nonsense"], ["plan", "--full", "many"], ["verify"], ["sample"]])
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["plan", "--full", "many"], ["verify"], ["sample", "--num", "x"]])
 def test_unparsable_input_exits_with_2(argv: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit) as stop:
         main(argv)
@@ -218,6 +218,10 @@ SAMPLE_ERRORS = {
     "--model maskgit-large --tiny --labels 1000": "0 to 999",
     "--model maskgit-large --tiny --full 3 --local 9": "local",
     "--model mage-bas --tiny": "did you mean 'mage-base'",
+    "--model mage-base --tiny --batch 0": "--batch",
+    "--model mage-base --tiny --guidance 2": "no null class",
+    "--model maskgit-large --tiny --temperature 0": "temperature",
+    "--model maskgit-large --tiny --full 3 --compare": "--local",
     "--model mage-base --tiny --device warp": "warp",
 }
 
@@ -240,6 +244,8 @@ def test_sample_without_a_tokenizer_is_refused(capsys: Capture, tmp_path: Path) 
 def test_models_lists_every_size(capsys: Capture) -> None:
     assert main(["models"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [*SIZES, *TOKENIZER_SIZES]
+    own = len(lines) - len(SIZES) - len(TOKENIZER_SIZES)
+    assert own == len(weights.folders())
+    assert [line.split()[0] for line in lines[own:]] == [*SIZES, *TOKENIZER_SIZES]
     assert all(" M " in line for line in lines)
-    assert sum("unconditional" in line for line in lines) == 2
+    assert sum("unconditional" in line for line in lines[own:]) == 2

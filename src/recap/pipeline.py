@@ -13,14 +13,17 @@ from PIL import Image
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from recap import weights
 from recap.checkpoints import CheckpointError, load_pretrained, save_pretrained
+from recap.checkpoints.about import read_about
 from recap.checkpoints.folder import CONFIG, read_config
 from recap.core.canvas import Canvas
 from recap.core.decode import check_fit, grouped_decode
 from recap.core.noise import Noise, image_generators
-from recap.core.presets import published
+from recap.core.presets import PUBLISHED, Grouping, Sampling, usual_guidance
 from recap.core.protocols import MaskedModel, Selector
 from recap.core.schedule import Ramp, Schedule
+from recap.labels import find_class
 from recap.models.adapter import Adapter
 from recap.models.zoo import FAMILIES, adapt, family_of
 from recap.tokenizers import KLVAE, VQGAN
@@ -54,15 +57,28 @@ class Pipeline:
         selector: Selector | None = None,
         schedule: Schedule | None = None,
         setting: str | None = None,
+        sampling: Sampling | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> None:
-        """`setting` names the published schedule to follow by default (see `recap.published`)."""
+        """`setting` names the published schedule to follow by default (see `recap.published`).
+
+        `sampling` says more than a name: this model's own defaults. `class_names` has one name a class.
+        """
         self.model: Adapter = adapt(model) if isinstance(model, nn.Module) else model
         family = family_of(self.model.config)
         self.tokenizer = tokenizer if tokenizer is not None else getattr(self.model.module, "vqgan", None)
         if self.tokenizer is not None:
             check_pair(self.model, self.tokenizer)
         self.selector: Selector = selector or family.selector()
-        self.setting = setting or family.setting
+        named = sampling.preset if sampling is not None and sampling.preset in PUBLISHED else family.setting
+        self.setting = setting or named
+        self.sampling = sampling or Sampling(self.setting)
+        self.class_names = None if class_names is None else tuple(class_names)
+        if self.class_names is not None and len(self.class_names) != self.model.classes:
+            raise ValueError(
+                f"{len(self.class_names)} class names were given for a model of {self.model.classes} classes; "
+                f"give one for each"
+            )
         self.schedule = schedule
         self.progress = True
 
@@ -75,23 +91,45 @@ class Pipeline:
         torch_dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
     ) -> Self:
-        """Read a model folder; its tokenizer is `tokenizer`, or lies in the sub-folder of that name."""
-        folder = Path(folder)
-        about = read_config(folder)
-        if about["family"] not in FAMILIES:
-            raise CheckpointError(f"{folder} holds a {about['family']}, which is a tokenizer; give a model's folder")
+        """Read a model folder, or a model that comes with the package by its name.
+
+        Its tokenizer is `tokenizer`, or what its `config.json` names, or lies in the sub-folder `tokenizer`.
+        """
+        folder = model_folder(folder)
+        config = read_config(folder)
+        if config["family"] not in FAMILIES:
+            raise CheckpointError(f"{folder} holds a {config['family']}, which is a tokenizer; give a model's folder")
+        about = read_about(folder, config)
         net = load_pretrained(folder)
-        if tokenizer is None and (folder / "tokenizer" / CONFIG).is_file():
-            tokenizer = folder / "tokenizer"
+        if tokenizer is None:
+            beside = folder / "tokenizer" if (folder / "tokenizer" / CONFIG).is_file() else None
+            tokenizer = about.tokenizer or beside
+        if isinstance(tokenizer, str) and not Path(tokenizer).is_dir():
+            tokenizer = weights.find(tokenizer) or tokenizer
         if isinstance(tokenizer, str | Path):
             tokenizer = load_pretrained(tokenizer)
-        return cls(net, tokenizer, setting=about.get("setting")).to(device, torch_dtype)
+        try:
+            pipe = cls(
+                net,
+                tokenizer,
+                setting=config.get("setting"),
+                sampling=about.sampling,
+                class_names=about.class_names,
+            )
+        except ValueError as error:
+            raise CheckpointError(f"{folder}: {error}") from error
+        return pipe.to(device, torch_dtype)
 
-    def save_pretrained(self, folder: str | Path) -> Path:
+    def save_pretrained(self, folder: str | Path, *, compact: bool = False) -> Path:
         """Write the model to `folder`, and its tokenizer to the sub-folder `tokenizer`."""
-        folder = save_pretrained(self.model.module, folder, setting=self.setting)
+        about: dict[str, Any] = {"setting": self.setting}
+        if self.class_names is not None:
+            about["class_names"] = list(self.class_names)
+        if self.sampling != Sampling(self.setting):
+            about["sampling"] = self.sampling.as_dict()
+        folder = save_pretrained(self.model.module, folder, compact=compact, **about)
         if self.tokenizer is not None and self.tokenizer is not getattr(self.model.module, "vqgan", None):
-            save_pretrained(self.tokenizer, folder / "tokenizer")
+            save_pretrained(self.tokenizer, folder / "tokenizer", compact=compact)
         return folder
 
     def to(self, device: torch.device | str | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
@@ -110,9 +148,18 @@ class Pipeline:
     def device(self) -> torch.device:
         return self.model.device
 
-    def default_schedule(self, full: int = 48, local: int = 16, plain: int | None = None) -> Schedule:
-        """The published setting of this model with these numbers of evaluations."""
-        return published(self.setting, self.model.num_tokens, full=full, local=local, plain=plain)
+    def default_schedule(
+        self, full: int | None = None, local: int | None = None, plain: int | None = None
+    ) -> Schedule:
+        """How this model is sampled: its own numbers of evaluations, or these."""
+        given: Grouping = {"full": full, "plain": plain}
+        if local is not None:
+            given["local"] = local
+        return self.sampling.schedule(self.model.num_tokens, **given)
+
+    def label(self, name: str) -> int:
+        """The number of a class by its name, or by a part of it that only one class has."""
+        return find_class(name, self.class_names, self.model.classes)
 
     def __call__(
         self,
@@ -183,8 +230,7 @@ class Pipeline:
     def _schedule(self, schedule: Schedule | None, guidance: float | Ramp | None) -> Schedule:
         schedule = schedule or self.schedule or self.default_schedule()
         if guidance is not None:
-            ramped = self.setting.startswith("mar") and not isinstance(guidance, Ramp) and guidance != 1.0
-            schedule = schedule.with_guidance(Ramp(1.0, float(guidance)) if ramped else guidance)  # type: ignore[arg-type]
+            schedule = schedule.with_guidance(usual_guidance(self.sampling.preset, guidance))
         check_fit(self.model, schedule)
         return schedule
 
@@ -269,8 +315,23 @@ def check_pair(model: Adapter, tokenizer: nn.Module) -> None:
         )
 
 
+def model_folder(model: str | Path) -> Path:
+    """The folder of a model that is on disk or comes with the package."""
+    try:
+        folder = weights.locate(model)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+    if folder is None:
+        inside = f", or use one that does: {', '.join(weights.embedded())}" if weights.embedded() else ""
+        raise CheckpointError(
+            f"{model} is a published size whose weights do not come with the package; write its official file into "
+            f"a folder with `recap convert FILE {model}`{inside}"
+        )
+    return folder
+
+
 def load(model: str | Path, **options: Any) -> Pipeline:
-    """A pipeline from a model folder; see `Pipeline.from_pretrained` for the options."""
+    """A pipeline from a model folder or an embedded name; see `Pipeline.from_pretrained` for the options."""
     return Pipeline.from_pretrained(model, **options)
 
 

@@ -14,6 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from recap.checkpoints.compact import compact as made_compact
+from recap.checkpoints.compact import restore
 from recap.checkpoints.errors import CheckpointError
 from recap.checkpoints.strict import load_strict
 from recap.models.zoo import FAMILIES, TOKENIZERS, build, field_names
@@ -21,16 +23,29 @@ from recap.models.zoo import FAMILIES, TOKENIZERS, build, field_names
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
-def save_pretrained(net: nn.Module, folder: str | Path, **about: str) -> Path:
-    """Write a network to `folder`; `about` goes into the configuration as it is (a name, a setting)."""
+def save_pretrained(net: nn.Module, folder: str | Path, *, compact: bool = False, **about: Any) -> Path:
+    """Write a network to `folder`; `about` goes into the configuration as it is (a name, a setting).
+
+    `compact` keeps large tensors as int8 (see `recap.checkpoints.compact`): a quarter of the size, and close
+    to the original rather than equal. Other entries that `about` may have are read by `recap.checkpoints.about`.
+    """
     folder = Path(folder)
+    taken = {"format", "family", "config"} & set(about)
+    if taken:
+        raise CheckpointError(f"{', '.join(sorted(taken))} in {CONFIG} is not for the caller to set; leave it out")
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file; give a folder to write {CONFIG} and {WEIGHTS} into")
     config = {"format": "recap", "family": family_name(net), **about, "config": asdict(net.config)}  # type: ignore[call-overload]
     tensors = {key: value.detach().contiguous() for key, value in net.state_dict().items()}
+    if compact:
+        tensors = made_compact({key: value.cpu() for key, value in tensors.items()})
+    try:
+        text = json.dumps(config, indent=2) + "\n"
+    except TypeError as error:
+        raise CheckpointError(f"{CONFIG} cannot hold this: {error}; give strings, numbers and lists") from error
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / WEIGHTS, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
-    _replace(folder / CONFIG, lambda path: path.write_text(json.dumps(config, indent=2) + "\n"))
+    _replace(folder / CONFIG, lambda path: path.write_text(text))
     return folder
 
 
@@ -45,7 +60,8 @@ def load_pretrained(
         net = build(size, meta=True)
     except (RuntimeError, TypeError, OverflowError) as error:  # numbers that no tensor can have
         raise CheckpointError(f"{folder} describes an impossible model: {str(error).splitlines()[0]}") from error
-    load_strict(net, read_tensors(folder / WEIGHTS), source=str(folder / WEIGHTS))
+    tensors = restore(read_tensors(folder / WEIGHTS), folder / WEIGHTS)
+    load_strict(net, tensors, source=str(folder / WEIGHTS))
     return net.to(device=device, dtype=torch_dtype)
 
 

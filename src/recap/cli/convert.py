@@ -6,6 +6,7 @@ Reads MAR, MAGE, AutoNAT/MaskGIT, KL-16 and VQGAN files; nothing that a file con
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from recap.checkpoints import CheckpointError, load_official, save_pretrained
 from recap.checkpoints.folder import family_name
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     known = {config: name for name, config in {**SIZES, **TOKENIZER_SIZES}.items()}
     config = getattr(net, "config", None)
     name = known.get(config)  # type: ignore[arg-type]
-    about = {"name": name} if name else {}
+    about: dict[str, Any] = {"name": name} if name else {}
     if name in PUBLISHED:
         about["setting"] = str(name)
     try:

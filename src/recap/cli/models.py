@@ -1,11 +1,16 @@
-"""List the sizes that can be built, and what they are."""
+"""List the models that come with the package, and the sizes that can be built."""
 
 from __future__ import annotations
 
 import argparse
+import math
+from pathlib import Path
+from typing import Any
 
-from recap.models.mage import MAGEConfig
-from recap.models.zoo import SIZES, TOKENIZER_SIZES, count_parameters, family_of
+from recap import weights
+from recap.checkpoints.about import read_about
+from recap.checkpoints.folder import WEIGHTS, config_from, read_config
+from recap.models.zoo import FAMILIES, SIZES, TOKENIZER_SIZES, count_parameters, family_of
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,13 +18,37 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    for name in sorted(weights.folders(), key=lambda name: name not in weights.embedded()):
+        print(embedded_line(name, weights.HOME / name))
     for name, config in SIZES.items():
-        kind = "unconditional" if isinstance(config, MAGEConfig) else f"{config.classes} classes"
-        parameters = count_parameters(config) / 1e6
-        print(
-            f"{name:<14} {family_of(config).name:<8} {parameters:7.1f} M  width {config.width:<5} "
-            f"{config.num_tokens} tokens  {kind}"
-        )
+        kind = f"{config.num_tokens} tokens  {drawn(config)}"
+        print(line(name, family_of(config).name, count_parameters(config), "", f"width {config.width:<5} {kind}"))
     for name, tokenizer in TOKENIZER_SIZES.items():
-        print(f"{name:<14} tokenizer {count_parameters(tokenizer) / 1e6:6.1f} M  {tokenizer.stride} pixels a token")
+        print(line(name, "tokenizer", count_parameters(tokenizer), "", f"{tokenizer.stride} pixels a token"))
     return 0
+
+
+def embedded_line(name: str, folder: Path) -> str:
+    about = read_config(folder)
+    config = config_from(about, folder)
+    weights_file = folder / WEIGHTS
+    size = f"{weights_file.stat().st_size / 1e6:.1f} MB" if weights_file.is_file() else "missing"
+    if about["family"] not in FAMILIES:
+        return line(name, "tokenizer", count_parameters(config), size, f"{config.stride} pixels a token")
+    more = read_about(folder, about)
+    what = drawn(config)
+    if more.tokenizer is not None:
+        side = math.isqrt(config.num_tokens) * config_from(read_config(more.tokenizer), more.tokenizer).stride
+        what = f"{side}x{side} pixels, {what}"
+    if more.class_names:
+        what += f": {', '.join(more.class_names[:3])}{', ...' if len(more.class_names) > 3 else ''}"
+    return line(name, about["family"], count_parameters(config), size, what)
+
+
+def drawn(config: Any) -> str:
+    classes = getattr(config, "classes", 0)
+    return f"{classes} classes" if classes else "unconditional"
+
+
+def line(name: str, family: str, parameters: int, size: str, what: str) -> str:
+    return f"{name:<16} {family:<9} {parameters / 1e6:6.1f} M  {size:>9}  {what}"

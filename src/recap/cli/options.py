@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from recap.checkpoints.folder import load_pretrained, read_config
-from recap.core.presets import PUBLISHED, published
-from recap.core.schedule import Schedule
-from recap.models.zoo import SIZES, Config, build, family_of, randomize, size_name, tiny
+from recap.checkpoints.about import read_about
+from recap.checkpoints.folder import config_from, load_pretrained, read_config
+from recap.core.presets import PUBLISHED, Grouping, Sampling
+from recap.core.schedule import Ramp, Schedule
+from recap.models.zoo import FAMILIES, SIZES, Config, build, family_of, randomize, size_name, tiny
+from recap.weights import locate
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -20,24 +21,31 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 def add_schedule(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("schedule")
     group.add_argument("--full", type=int, metavar="T", help="full evaluations")
-    group.add_argument("--local", type=int, default=0, metavar="T'", help="local evaluations (default 0: plain)")
+    group.add_argument("--local", type=int, metavar="T'", help="local evaluations (with --full, default 0: plain)")
     group.add_argument("--total", type=int, metavar="K", help="all sub-steps, instead of --full and --local")
     group.add_argument("--plain", type=int, metavar="u", help="groups at the start without local evaluations")
     group.add_argument("--chain", type=int, default=1, help="local evaluations that a group may have (default 1)")
     group.add_argument("--setting", choices=sorted(PUBLISHED), help="published setting to follow")
 
 
-def schedule_of(args: argparse.Namespace, setting: str, tokens: int) -> Schedule:
-    """The schedule that the arguments describe."""
-    return published(
-        args.setting or setting,
-        tokens,
-        full=args.full,
-        local=args.local,
-        plain=args.plain,
-        total=args.total,
-        chain=args.chain,
-    )
+def schedule_of(args: argparse.Namespace, sampling: str | Sampling, tokens: int) -> Schedule:
+    """The schedule that the arguments describe, on top of a model's own way or of a published setting."""
+    if isinstance(sampling, str):
+        sampling = Sampling(sampling)
+    if args.setting:
+        sampling = Sampling(args.setting, full=sampling.full, local=sampling.local, plain=sampling.plain)
+    given: Grouping = {"full": args.full, "plain": args.plain, "total": args.total, "chain": args.chain}
+    if args.local is not None:
+        given["local"] = args.local
+    return sampling.schedule(tokens, **given)
+
+
+def guidance_scale(text: str) -> float | Ramp:
+    """A number, or two with a comma between them: from the first token to the last."""
+    values = [float(part) for part in text.split(",")]
+    if len(values) > 2:
+        raise ValueError(text)
+    return Ramp(*values) if len(values) == 2 else values[0]
 
 
 def setting_of(name: str, config: object) -> str:
@@ -46,7 +54,8 @@ def setting_of(name: str, config: object) -> str:
 
 
 def add_model(parser: argparse.ArgumentParser, name: str = "model", **more: Any) -> None:
-    parser.add_argument(name, **more, help="a model folder, or a published size to build with random weights")
+    about = "a model folder, a model of `recap models`, or a published size to build with random weights"
+    parser.add_argument(name, **{"help": about, **more})
     parser.add_argument("--tiny", action="store_true", help="shrink a published size")
     parser.add_argument("--device", default="cpu", help="where to run (default cpu)")
 
@@ -66,14 +75,31 @@ def named_config(name: str, shrink: bool) -> tuple[str, Config]:
     return (f"{name} (tiny)", tiny(config)) if shrink else (name, config)
 
 
+def described(name: str) -> tuple[str, Config, Sampling]:
+    """Name, size and way of sampling of what a model argument means, without its weights.
+
+    The way of sampling says how many evaluations (`full`) only where the model itself does.
+    """
+    folder = locate(name)
+    if folder is None:
+        shown, config = named_config(name, shrink=False)
+        return shown, config, Sampling(setting_of(shown, config))
+    about = read_config(folder)
+    if about["family"] not in FAMILIES:
+        raise ValueError(f"{name} holds a tokenizer; give a model")
+    setting = about.get("setting") or FAMILIES[about["family"]].setting
+    return name, config_from(about, name), read_about(folder, about).sampling or Sampling(setting)
+
+
 def load_net(name: str, shrink: bool, seed: int, device: str) -> tuple[str, str, nn.Module]:
     """Name for people, published setting and network: from a folder, else of a published size at random."""
     check_device(device)
-    if Path(name).is_dir():
+    folder = locate(name)
+    if folder is not None:
         if shrink:
             raise ValueError(f"--tiny shrinks published sizes; {name} is a folder with a size of its own")
-        about = read_config(Path(name))
-        net = load_pretrained(name, device=device)
+        about = read_config(folder)
+        net = load_pretrained(folder, device=device)
         return name, about.get("setting") or family_of(net).setting, net
     shown, config = named_config(name, shrink)
     net = randomize(build(config), seed).to(device)

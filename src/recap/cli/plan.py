@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
-from recap.checkpoints.folder import config_from, read_config
-from recap.cli.options import DTYPES, add_schedule, named_config, schedule_of, setting_of
-from recap.models.zoo import FAMILIES
+from recap.cli.options import DTYPES, add_schedule, described, schedule_of
 from recap.planning import Plan, paper_plans, plan, table
 
 
@@ -44,16 +41,8 @@ def plans_of(args: argparse.Namespace) -> list[Plan]:
         if any(value is not None for value in (args.full, args.total, args.plain, args.setting)) or args.local:
             raise ValueError("a schedule was given without a model; add --model NAME")
         return paper_plans(dtype)
-    if Path(args.model).is_dir():
-        about = read_config(Path(args.model))
-        if about["family"] not in FAMILIES:
-            raise ValueError(f"{args.model} holds a tokenizer; plans are made for models")
-        config = config_from(about, args.model)
-        name, setting = args.model, about.get("setting") or FAMILIES[about["family"]].setting
-    else:
-        name, config = named_config(args.model, shrink=False)
-        setting = setting_of(name, config)
-    if args.full is None and args.total is None:
+    name, config, sampling = described(args.model)
+    if args.full is None and args.total is None and sampling.full is None:
         raise ValueError("say how many evaluations: --full T [--local T'] [--plain u], or --total K --plain u")
-    schedule = schedule_of(args, setting, config.num_tokens)
-    return [plan(name, config, schedule, setting=args.setting or setting, dtype=dtype)]
+    schedule = schedule_of(args, sampling, config.num_tokens)
+    return [plan(name, config, schedule, setting=args.setting or sampling.preset, dtype=dtype)]

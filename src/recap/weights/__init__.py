@@ -1,0 +1,62 @@
+"""The models that come with the package: folders beside this file."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from recap.checkpoints.folder import CONFIG, read_config
+from recap.models.zoo import FAMILIES, SIZES, size_name
+
+HOME = Path(__file__).parent
+FIRST = ("flowers-mar", "flowers-maskgit", "flowers-mage")  # the order in which a default is looked for
+
+
+def folders() -> list[str]:
+    """Names of all folders that come with the package, models and tokenizers, the default model first."""
+    names = sorted(path.parent.name for path in HOME.glob(f"*/{CONFIG}"))
+    return sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+
+
+def embedded() -> list[str]:
+    """Names of the models that come with the package, the default first."""
+    return [name for name in folders() if read_config(HOME / name)["family"] in FAMILIES]
+
+
+def default() -> str | None:
+    """The model that is drawn with when none is named."""
+    return next((name for name in FIRST if find(name)), None)
+
+
+def find(name: str) -> Path | None:
+    """The folder of a model or tokenizer that comes with the package."""
+    key = name.lower().replace("_", "-")
+    return HOME / key if key in folders() else None
+
+
+def locate(model: str | Path) -> Path | None:
+    """The folder that `model` means: a folder on disk, else one that comes with the package.
+
+    None for the name of a published size, which has no weights here; other names are refused.
+    """
+    if Path(model).is_dir():
+        return Path(model)
+    name = str(model)
+    folder = find(name)
+    if folder is not None:
+        return folder
+    try:
+        size_name(name)
+    except ValueError:
+        raise ValueError(unknown(name)) from None
+    return None
+
+
+def unknown(name: str) -> str:
+    """What to say of a name that means nothing."""
+    near = get_close_matches(name.lower(), [*embedded(), *SIZES], n=1, cutoff=0.0)[0]
+    inside = f"With the package: {', '.join(embedded())}. " if embedded() else ""
+    return (
+        f"no model is called {name!r} and no such folder exists; did you mean {near!r}? "
+        f"{inside}Published sizes: {', '.join(SIZES)}"
+    )
