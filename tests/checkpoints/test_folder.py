@@ -209,3 +209,10 @@ def test_settings_that_a_file_cannot_tell_survive(tmp_path: Path) -> None:
     config = replace(CONFIGS["kl-vae"], latent_scale=0.5, groups=16)
     net = randomize(build(config))
     assert same(load_pretrained(save_pretrained(net, tmp_path / "m")), net)
+
+
+def test_written_files_follow_the_umask(tmp_path: Path) -> None:
+    save_pretrained(small("kl-vae"), tmp_path / "out")
+    (tmp_path / "plain").touch()
+    expected = (tmp_path / "plain").stat().st_mode & 0o777
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()} == {expected}

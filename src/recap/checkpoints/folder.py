@@ -139,7 +139,10 @@ def _replace(path: Path, write: Any) -> None:
     """Write beside the target and move it into place, so that no half-written file is ever seen."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        draft.touch()
+        mode = draft.stat().st_mode  # what the user's umask grants; safetensors would keep files to their owner
         write(draft)
+        draft.chmod(mode)
         os.replace(draft, path)
     except SafetensorError as error:
         raise OSError(f"{path} could not be written: {error}") from error

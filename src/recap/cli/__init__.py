@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from recap.cli import convert, models, plan, sample, verify
+from recap.cli import convert, models, plan, sample, train, verify
 
-COMMANDS = (sample, verify, plan, convert, models)
+COMMANDS = (sample, verify, plan, convert, models, train)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -46,7 +46,10 @@ class Recipe:
 class Objective(Protocol):
     """What is trained: networks by name, and a loss for each of them."""
 
-    nets: Mapping[str, nn.Module]  # the first is the product; its average is kept
+    @property
+    def nets(self) -> Mapping[str, nn.Module]:
+        """The first is the product; its average is kept."""
+        ...
 
     def losses(
         self, step: int, share: float, generator: torch.Generator

@@ -15,12 +15,18 @@ from recap.training.data import Photos
 from recap.training.perceptual import PerceptualDistance
 
 
-def photo_batch(photos: Photos, batch: int, generator: torch.Generator) -> Tensor:
-    """Random photos, half of them mirrored, in [0, 1]."""
+def photo_batch(photos: Photos, batch: int, generator: torch.Generator, crop: int | None = None) -> Tensor:
+    """Random photos, half of them mirrored, in [0, 1]; with `crop`, a random square of that side of each."""
     device = photos.pixels.device
     rows = torch.randint(len(photos), (batch,), generator=generator, device=device)
     flips = torch.rand(batch, 1, 1, 1, generator=generator, device=device) < 0.5
     images = photos.pixels[rows].float() / 255
+    if crop is not None:
+        room = images.shape[-1] - crop + 1
+        corner = torch.randint(room, (2, batch, 1), generator=generator, device=device)
+        down, right = corner + torch.arange(crop, device=device)  # (B, crop) each
+        images = images.gather(2, down[:, None, :, None].expand(-1, 3, -1, images.shape[-1]))
+        images = images.gather(3, right[:, None, None, :].expand(-1, 3, crop, -1))
     return torch.where(flips, images.flip(-1), images)  # (B, 3, s, s)
 
 
@@ -35,9 +41,13 @@ class TokenizerObjective:
         perceptual: PerceptualDistance | None = None,
         critic: PatchCritic | None = None,
         critic_from: float = 0.5,
-        critic_weight: float = 0.15,
+        critic_weight: float = 0.1,
+        crop: int | None = None,
+        whole_from: float = 0.75,
     ) -> None:
+        """`crop` trains on squares of that side, which cost less, until `whole_from` of the run."""
         self.net, self.photos, self.batch = net, photos, batch
+        self.crop, self.whole_from = crop, whole_from
         self.perceptual, self.critic = perceptual, critic
         self.critic_from, self.critic_weight = critic_from, critic_weight
         self.nets: dict[str, nn.Module] = {"loss": net} | ({} if critic is None else {"critic": critic})
@@ -50,7 +60,7 @@ class TokenizerObjective:
     def losses(
         self, step: int, share: float, generator: torch.Generator
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        images = photo_batch(self.photos, self.batch, generator)
+        images = photo_batch(self.photos, self.batch, generator, self.crop if share < self.whole_from else None)
         if images.is_cuda:
             images = images.contiguous(memory_format=torch.channels_last)
         bottleneck = self._kl if isinstance(self.net, KLVAE) else self._vq
@@ -68,7 +78,7 @@ class TokenizerObjective:
         losses = {}
         if self.critic is not None and share >= self.critic_from:
             (push,) = torch.autograd.grad(-self.critic(picture).float().mean(), picture)
-            weight = (pull.norm() / (push.norm() + 1e-8)).clamp(max=100.0)  # balanced where they meet
+            weight = (pull.norm() / (push.norm() + 1e-8)).clamp(max=1.0)  # balanced where they meet
             weight = self.critic_weight * weight * min(1.0, (share - self.critic_from) / 0.05)
             pull = pull + weight * push
             real, fake = self.critic(images).float(), self.critic(picture.detach()).float()

@@ -1,0 +1,152 @@
+"""Train a tokenizer or a model on photos, as the embedded ones were trained.
+
+Data is an npz file or a folder with a sub-folder for each class. A run that was stopped goes on from
+OUT/training.pt when the same command is given again, and ends as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from recap.checkpoints import load_pretrained, save_pretrained
+from recap.cli.options import check_device
+from recap.models.zoo import build, tiny, tiny_tokenizer
+from recap.tokenizers import KLVAE, VQGAN
+from recap.training import flowers
+from recap.training.critic import PatchCritic
+from recap.training.data import Photos, read_photos
+from recap.training.families import IdsObjective, LatentsObjective, initialise, tokenized
+from recap.training.loop import Objective, Recipe, Trainer
+from recap.training.perceptual import PerceptualDistance
+from recap.training.tokenizers import TokenizerObjective, measured_scale
+from recap.weights import find
+
+STATE = "training.pt"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=("tokenizer", "maskgit", "mage", "mar"))
+    parser.add_argument("--data", required=True, help="npz file or folder of photos")
+    parser.add_argument("--out", required=True, help="folder for the model and the state of its training")
+    parser.add_argument("--kind", choices=("kl", "vq"), default="kl", help="of the tokenizer (default kl)")
+    parser.add_argument("--tokenizer", help="folder or name of the tokenizer that a model draws for")
+    parser.add_argument("--init", help="folder or name of a tokenizer to start from")
+    parser.add_argument("--size", choices=("flowers", "tiny"), default="flowers")
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=8e-4)
+    parser.add_argument("--warmup", type=int, default=400)
+    parser.add_argument("--ema", type=float, default=0.9995)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
+    parser.add_argument("--perceptual", default="package", help="weights file, 'package' (extra train) or 'none'")
+    parser.add_argument("--critic", type=float, default=0.0, help="weight of the adversarial loss (default 0: none)")
+    parser.add_argument("--crop", type=int, help="train a tokenizer on squares of this side for three quarters of it")
+    parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
+
+
+def run(args: argparse.Namespace) -> int:
+    check_device(args.device)
+    photos = read_photos(args.data).to(args.device)
+    print(f"{len(photos)} photos of {photos.pixels.shape[-1]} pixels, {photos.classes} classes")
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    recipe = Recipe(
+        steps=args.steps,
+        batch=args.batch,
+        lr=args.lr,
+        warmup=args.warmup,
+        weight_decay=0.0 if args.what == "tokenizer" else 0.03,
+        ema=args.ema,
+        seed=args.seed,
+        bf16=args.bf16,
+    )
+    make = tokenizer_objective if args.what == "tokenizer" else model_objective
+    trainer = Trainer(make(args, photos), recipe, args.device)
+    if (out / STATE).is_file():
+        trainer.resume(out / STATE)
+        print(f"going on at step {trainer.step}")
+    began = time.perf_counter()
+    while trainer.step < recipe.steps:
+        trainer.run(trainer.step - trainer.step % args.save_every + args.save_every)
+        trainer.save(out / STATE)
+    net = averaged(trainer)
+    if isinstance(net, KLVAE):
+        net = measured_scale(net, photos)
+    save_pretrained(net, out, compact=args.size == "flowers")
+    summary = {
+        "what": args.what,
+        "recipe": asdict(recipe),
+        "seconds": time.perf_counter() - began,
+        "log": trainer.log,
+    }
+    (out / "training.json").write_text(json.dumps(summary, indent=2) + "\n")
+    print(f"{args.what}: {recipe.steps} steps, {trainer.log[-1]} -> {out}")
+    return 0
+
+
+def averaged(trainer: Trainer) -> nn.Module:
+    """The product: the network with its averaged weights."""
+    net = build(trainer.net.config).to(trainer.device)  # type: ignore[arg-type]
+    net.load_state_dict(trainer.average)
+    return net.eval()
+
+
+def tokenizer_objective(args: argparse.Namespace, photos: Photos) -> Objective:
+    config: Any = flowers.KL if args.kind == "kl" else flowers.VQ
+    if args.size == "tiny":
+        config = tiny_tokenizer(config)
+    if args.init:
+        net = load_pretrained(find(args.init) or args.init)
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(args.seed)  # the layers' own initialisation knows no generator
+            net = build(config)
+    perceptual = None
+    if args.perceptual != "none":
+        perceptual = PerceptualDistance.load(None if args.perceptual == "package" else args.perceptual)
+    assert isinstance(net, KLVAE | VQGAN)
+    return TokenizerObjective(
+        net.train().to(args.device),
+        photos,
+        args.batch,
+        None if perceptual is None else perceptual.to(args.device),
+        PatchCritic().to(args.device) if args.critic else None,
+        critic_weight=args.critic,
+        crop=args.crop,
+    )
+
+
+def model_objective(args: argparse.Namespace, photos: Photos) -> Objective:
+    if not args.tokenizer:
+        raise ValueError(f"{args.what} learns tokens; say which tokenizer makes them: --tokenizer FOLDER")
+    tokenizer = load_pretrained(find(args.tokenizer) or args.tokenizer, device=args.device)
+    expected = KLVAE if args.what == "mar" else VQGAN
+    if not isinstance(tokenizer, expected):
+        raise ValueError(
+            f"{args.what} draws tokens of a {expected.__name__}, but {args.tokenizer} is another; give one"
+        )
+    data = tokenized(tokenizer, photos)
+    config: Any = {"maskgit": flowers.MASKGIT, "mage": flowers.MAGE, "mar": flowers.MAR}[args.what]
+    if args.size == "tiny":
+        config = tiny(config)
+    config = replace(config, num_tokens=data.values.shape[2])
+    if isinstance(tokenizer, KLVAE):
+        config = replace(config, channels=tokenizer.config.latent_channels, classes=photos.classes)
+    elif args.what == "maskgit":
+        config = replace(config, codes=tokenizer.config.codes, classes=photos.classes)
+    else:
+        config = replace(config, codes=tokenizer.config.codes, fake_class=tokenizer.config.codes)
+    net: Any = initialise(build(config), torch.Generator().manual_seed(args.seed)).train().to(args.device)
+    if args.what == "mar":
+        return LatentsObjective(net, data, args.batch, ratio=flowers.MASK_RATIOS["mar"])
+    return IdsObjective(net, data, args.batch, ratio=flowers.MASK_RATIOS.get(args.what))

@@ -1,0 +1,267 @@
+"""Every trainer learns, resumes exactly, and says what is wrong with its data."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from recap import load_pretrained
+from recap.cli import main
+from recap.models.mage import MAGEConfig
+from recap.models.mar import MARConfig
+from recap.models.maskgit import MaskGITConfig
+from recap.models.zoo import build
+from recap.tokenizers import KLVAE, VQGAN, KLVAEConfig, VQGANConfig
+from recap.training.critic import PatchCritic
+from recap.training.data import DataError, Photos, read_photos
+from recap.training.families import IdsObjective, LatentsObjective, Tokens, initialise, tokenized
+from recap.training.loop import Objective, Recipe, Trainer
+from recap.training.perceptual import LEVELS, WIDTHS, PerceptualDistance
+from recap.training.tokenizers import TokenizerObjective, measured_scale, photo_batch
+
+KL = KLVAEConfig(channels=8, multipliers=(1, 2, 2), latent_channels=4, groups=4)
+VQ = VQGANConfig(channels=8, multipliers=(1, 2, 2), latent_channels=4, codes=16, groups=4)
+MAR = MARConfig(32, 1, 1, heads=2, head_depth=1, head_width=32, num_tokens=16, channels=4, buffer=2, classes=3)
+MASKGIT = MaskGITConfig(32, 2, 2, num_tokens=16, codes=16, classes=3)
+MAGE = MAGEConfig(32, 1, 1, 2, 2, num_tokens=16, codes=16, class_slots=1, fake_class=16, patch=0, vqgan=None)
+KINDS = ("kl", "vq", "vq-critic", "maskgit", "mage", "mar")
+
+
+@pytest.fixture(scope="module")
+def photos() -> Photos:
+    """Stripes and patches whose colour tells their class."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(12) % 3
+    pixels = torch.randint(0, 60, (12, 3, 16, 16), generator=generator, dtype=torch.uint8)
+    for i, label in enumerate(labels.tolist()):
+        pixels[i, label, 4 + i % 4 : 12] += 150
+    return Photos(pixels, labels)
+
+
+def objective(kind: str, photos: Photos, seed: int = 0) -> Objective:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if kind == "kl":
+            return TokenizerObjective(KLVAE(KL), photos, 4, crop=8)
+        if kind.startswith("vq"):
+            critic = PatchCritic(channels=16, layers=1) if kind == "vq-critic" else None
+            return TokenizerObjective(VQGAN(VQ), photos, 4, critic=critic, critic_from=0.3)
+    if kind == "mar":
+        values = torch.randn(
+            12, 2, 16, 8, generator=torch.Generator().manual_seed(0)
+        ).half() * 0.1 + photos.labels.reshape(-1, 1, 1, 1)
+        return LatentsObjective(initialise(build(MAR), generator), Tokens(values, photos.labels), 8)  # type: ignore[arg-type]
+    ids = (photos.labels.reshape(-1, 1, 1) * 5 + torch.arange(16) % 2).expand(-1, 2, -1).to(torch.int32)
+    config: Any = MASKGIT if kind == "maskgit" else MAGE
+    ratio = None if kind == "maskgit" else (0.55, 0.25, 0.0, 1.0)
+    net: Any = initialise(build(config), generator)
+    return IdsObjective(net, Tokens(ids, photos.labels), 8, ratio=ratio)
+
+
+def recipe(steps: int, **changes: Any) -> Recipe:
+    return Recipe(steps=steps, batch=8, lr=3e-3, warmup=5, ema=0.9, **changes)
+
+
+def weights(trainer: Trainer) -> list[Tensor]:
+    nets = [value for net in trainer.objective.nets.values() for value in net.state_dict().values()]
+    return [*nets, *trainer.average.values(), *trainer.objective.state().values()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_falls(kind: str, photos: Photos) -> None:
+    trainer = Trainer(objective(kind, photos), recipe(60))
+    trainer.run(progress=False, every=10)
+    first, last = trainer.log[0]["loss"], trainer.log[-1]["loss"]
+    assert last < 0.8 * first, trainer.log
+    assert [row["step"] for row in trainer.log] == [10, 20, 30, 40, 50, 60]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_is_the_same_run(kind: str, photos: Photos, tmp_path: Path) -> None:
+    whole = Trainer(objective(kind, photos), recipe(8))
+    whole.run(progress=False, every=2)
+    half = Trainer(objective(kind, photos), recipe(8))
+    half.run(4, progress=False, every=2)
+    half.save(tmp_path / "state.pt")
+    other = Trainer(objective(kind, photos, seed=9), recipe(8))
+    other.resume(tmp_path / "state.pt")
+    assert other.step == 4
+    other.run(progress=False, every=2)
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(other), strict=True))
+    assert [{k: v for k, v in row.items() if k != "images_per_second"} for row in whole.log] == [
+        {k: v for k, v in row.items() if k != "images_per_second"} for row in other.log
+    ]
+
+
+def test_another_recipe_is_not_resumed(photos: Photos, tmp_path: Path) -> None:
+    trainer = Trainer(objective("maskgit", photos), recipe(8))
+    trainer.save(tmp_path / "state.pt")
+    with pytest.raises(ValueError, match="another recipe"):
+        Trainer(objective("maskgit", photos), recipe(9)).resume(tmp_path / "state.pt")
+
+
+def test_a_loss_that_is_no_number_stops_the_run(photos: Photos) -> None:
+    trainer = Trainer(objective("maskgit", photos), recipe(8))
+    with torch.no_grad():
+        trainer.net.get_parameter("norm.weight").fill_(torch.nan)
+    with pytest.raises(FloatingPointError, match="step 2"):
+        trainer.run(progress=False, every=2)
+
+
+def test_rates_warm_up_and_decay() -> None:
+    plan = Recipe(steps=1000, lr=1.0, warmup=100, floor=0.02)
+    assert plan.rate(0) == pytest.approx(0.01, rel=1e-3)
+    assert plan.rate(99) > 0.95
+    assert plan.rate(500) == pytest.approx(0.51, abs=0.01)
+    assert plan.rate(999) == pytest.approx(0.02, abs=1e-4)
+    with pytest.raises(ValueError, match="impossible recipe"):
+        Recipe(steps=0)
+
+
+def test_a_perfect_denoiser_has_no_loss_but_the_variance(photos: Photos) -> None:
+    """The noise is predicted exactly by reading it off: only the bound is left, and it is small."""
+    target = objective("mar", photos)
+    assert isinstance(target, LatentsObjective)
+    clean = torch.randn(500, 4, generator=torch.Generator().manual_seed(3))
+    table, repeats = target.table, target.repeats
+
+    class Oracle(torch.nn.Module):
+        def forward(self, noisy: Tensor, t: Tensor, features: Tensor) -> Tensor:
+            signal, sigma = table[t, 0:1], table[t, 1:2]
+            eps = (noisy - signal * clean.repeat(repeats, 1)) / sigma
+            return torch.cat([eps, -torch.ones_like(eps)], dim=-1)  # the smallest variance: the posterior's own
+
+    target.net.diffloss.net = Oracle()  # type: ignore[assignment]
+    _, figures = target.denoising(torch.zeros(500, 32), clean, torch.Generator().manual_seed(0))
+    assert figures["noise"] < 1e-4
+    assert figures["bound"] < 0.05
+
+
+def test_noising_keeps_the_variance(photos: Photos) -> None:
+    target = objective("mar", photos)
+    assert isinstance(target, LatentsObjective)
+    assert torch.allclose(target.table[:, 0] ** 2 + target.table[:, 1] ** 2, torch.ones(1000), atol=1e-5)
+    assert target.table[0, 0] > 0.999
+    assert target.table[-1, 0] < 0.01
+
+
+def test_crops_are_parts_of_photos(photos: Photos) -> None:
+    crops = photo_batch(photos, 6, torch.Generator().manual_seed(1), crop=8)
+    assert crops.shape == (6, 3, 8, 8)
+    whole = torch.cat([photos.pixels, photos.pixels.flip(-1)]).float() / 255
+    windows = whole.unfold(2, 8, 1).unfold(3, 8, 1)  # (n, 3, 9, 9, 8, 8)
+    for crop in crops:
+        assert (windows == crop[None, :, None, None]).flatten(4).all(-1).all(1).any()
+
+
+def test_latents_are_scaled_to_unit_variance(photos: Photos) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = KLVAE(KL)
+    scaled = measured_scale(net, photos)
+    tokens = scaled.encode(photos.pixels.float() / 255)
+    assert tokens.square().mean().item() == pytest.approx(1, abs=0.01)
+    data = tokenized(scaled, photos)
+    assert data.values.shape == (12, 2, 16, 8)
+    assert torch.allclose(data.values[:, 0, :, :4].float(), tokens, atol=1e-2)
+
+
+def test_the_perceptual_distance_sees_differences(tmp_path: Path) -> None:
+    given, width = {}, 3
+    generator = torch.Generator().manual_seed(0)
+    for index, (numbers, out) in enumerate(zip(LEVELS, WIDTHS, strict=True)):
+        for number in numbers:
+            given[f"net.slice{index + 1}.{number}.weight"] = (
+                torch.randn(out, width, 3, 3, generator=generator) / width
+            )
+            given[f"net.slice{index + 1}.{number}.bias"] = torch.zeros(out)
+            width = out
+        given[f"lin{index}.model.1.weight"] = torch.full((1, out, 1, 1), 0.01)
+    torch.save(given, tmp_path / "vgg.pth")
+    distance = PerceptualDistance.load(tmp_path / "vgg.pth")
+    a = torch.rand(1, 3, 32, 32, generator=generator)
+    b = (a + 0.1 * torch.rand(a.shape, generator=generator)).clamp(0, 1).requires_grad_()
+    assert distance(a, a).item() == pytest.approx(0, abs=1e-6)
+    assert distance(b, a) > 0
+    distance(b, a).backward()
+    assert b.grad is not None
+    assert b.grad.abs().sum() > 0
+
+
+def pictures(folder: Path, side: int = 16) -> Path:
+    generator = np.random.default_rng(0)
+    for name in ("rose", "tulip"):
+        (folder / name).mkdir(parents=True)
+        for i in range(3):
+            Image.fromarray(generator.integers(0, 255, (side, side, 3), dtype=np.uint8)).save(
+                folder / name / f"{i}.png"
+            )
+    return folder
+
+
+def test_folders_and_files_are_read_alike(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "photos")
+    photos = read_photos(folder)
+    assert photos.pixels.shape == (6, 3, 16, 16)
+    assert photos.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    images = photos.pixels.permute(0, 2, 3, 1).numpy()
+    np.savez(tmp_path / "a.npz", images=images, labels=photos.labels.numpy())
+    assert torch.equal(read_photos(tmp_path / "a.npz").pixels, photos.pixels)
+    blobs = [p.read_bytes() for p in sorted(folder.rglob("*.png"))]
+    offsets = np.cumsum([0, *map(len, blobs)])
+    raw = np.frombuffer(b"".join(blobs), dtype=np.uint8)
+    np.savez(tmp_path / "b.npz", bytes=raw, offsets=offsets, labels=photos.labels.numpy())
+    assert torch.equal(read_photos(tmp_path / "b.npz").pixels, photos.pixels)
+
+
+def test_unreadable_data_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        read_photos(tmp_path / "none.npz")
+    (tmp_path / "bad.npz").write_bytes(b"no archive")
+    with pytest.raises(DataError, match="cannot be read as npz"):
+        read_photos(tmp_path / "bad.npz")
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    with pytest.raises(DataError, match=r"\['x'\]"):
+        read_photos(tmp_path / "other.npz")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no pictures"):
+        read_photos(tmp_path / "empty")
+    folder = pictures(tmp_path / "photos")
+    (folder / "rose" / "9.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"9\.png is no readable picture"):
+        read_photos(folder)
+    Image.new("RGB", (8, 8)).save(folder / "rose" / "9.png")
+    with pytest.raises(DataError, match="squares of one size"):
+        read_photos(folder)
+    np.savez(tmp_path / "objects.npz", images=np.array([{"a": 1}], dtype=object), labels=np.zeros(1, int))
+    with pytest.raises(DataError, match="cannot be read as npz"):
+        read_photos(tmp_path / "objects.npz")
+
+
+def test_the_command_trains_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = str(pictures(tmp_path / "photos", side=32))
+    common = ["--data", data, "--size", "tiny", "--steps", "4", "--batch", "2", "--save-every", "2", "--warmup", "1"]
+
+    def train(*args: str) -> int:
+        return main(["train", *args, *common])
+
+    for kind in ("kl", "vq"):
+        out = tmp_path / kind
+        assert train("tokenizer", "--kind", kind, "--perceptual", "none", "--out", str(out)) == 0
+        assert json.loads((out / "training.json").read_text())["log"][-1]["step"] == 4
+    assert isinstance(load_pretrained(tmp_path / "kl"), KLVAE)
+    for family, kind in (("maskgit", "vq"), ("mage", "vq"), ("mar", "kl")):
+        assert train(family, "--tokenizer", str(tmp_path / kind), "--out", str(tmp_path / family)) == 0
+        net: Any = load_pretrained(tmp_path / family)
+        assert net.config.num_tokens == 64
+    capsys.readouterr()
+    assert train("mar", "--tokenizer", str(tmp_path / "vq"), "--out", str(tmp_path / "wrong")) == 2
+    assert "KLVAE" in capsys.readouterr().err
+    assert train("mar", "--out", str(tmp_path / "wrong")) == 2
+    assert "--tokenizer" in capsys.readouterr().err
