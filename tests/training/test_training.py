@@ -260,6 +260,11 @@ def test_the_command_trains_everything(tmp_path: Path, capsys: pytest.CaptureFix
         assert train(family, "--tokenizer", str(tmp_path / kind), "--out", str(tmp_path / family)) == 0
         net: Any = load_pretrained(tmp_path / family)
         assert net.config.num_tokens == 64
+    timed = ["train", "maskgit", *common, "--tokenizer", str(tmp_path / "vq"), "--out", str(tmp_path / "timed")]
+    assert main([*timed, "--minutes", "0.002"]) == 0
+    steps = json.loads((tmp_path / "timed" / "training.json").read_text())["recipe"]["steps"]
+    assert main([*timed, "--minutes", "9"]) == 0  # begun and ended: the length stays
+    assert json.loads((tmp_path / "timed" / "training.json").read_text())["recipe"]["steps"] == steps
     capsys.readouterr()
     assert train("mar", "--tokenizer", str(tmp_path / "vq"), "--out", str(tmp_path / "wrong")) == 2
     assert "KLVAE" in capsys.readouterr().err

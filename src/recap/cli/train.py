@@ -18,6 +18,7 @@ from torch import nn
 
 from recap.checkpoints import load_pretrained, save_pretrained
 from recap.cli.options import check_device
+from recap.models.layers import Block
 from recap.models.zoo import build, tiny, tiny_tokenizer
 from recap.tokenizers import KLVAE, VQGAN
 from recap.training import flowers
@@ -41,6 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--init", help="folder or name of a tokenizer to start from")
     parser.add_argument("--size", choices=("flowers", "tiny"), default="flowers")
     parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--minutes", type=float, help="measure the speed first and take as many steps as fit")
+    parser.add_argument("--compile", action="store_true", help="compile the transformer's blocks (CUDA)")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--lr", type=float, default=8e-4)
     parser.add_argument("--warmup", type=int, default=400)
@@ -71,6 +74,11 @@ def run(args: argparse.Namespace) -> int:
         bf16=args.bf16,
     )
     make = tokenizer_objective if args.what == "tokenizer" else model_objective
+    if args.minutes is not None and not (out / STATE).is_file():
+        recipe = replace(recipe, steps=steps_in(args.minutes, Trainer(make(args, photos), recipe, args.device)))
+        print(f"--steps {recipe.steps} fit into {args.minutes} minutes")
+    elif args.minutes is not None:
+        recipe = replace(recipe, steps=saved_steps(out / STATE))
     trainer = Trainer(make(args, photos), recipe, args.device)
     if (out / STATE).is_file():
         trainer.resume(out / STATE)
@@ -92,6 +100,25 @@ def run(args: argparse.Namespace) -> int:
     (out / "training.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(f"{args.what}: {recipe.steps} steps, {trainer.log[-1]} -> {out}")
     return 0
+
+
+def steps_in(minutes: float, trial: Trainer, sample: int = 20) -> int:
+    """How many steps fit, by the speed of a few that are thrown away; the first are warm-up."""
+    if minutes <= 0:
+        raise ValueError(f"--minutes is {minutes}; it must be positive")
+    for _ in range(sample // 2):
+        trial.one_step()
+    float(next(iter(trial.average.values())).sum())  # waits for the device
+    began = time.perf_counter()
+    for _ in range(sample):
+        trial.one_step()
+    float(next(iter(trial.average.values())).sum())
+    return max(1, int(60 * minutes * sample / (time.perf_counter() - began)))
+
+
+def saved_steps(path: Path) -> int:
+    """The length of a run that was begun."""
+    return int(torch.load(path, map_location="cpu", weights_only=True)["recipe"]["steps"])
 
 
 def averaged(trainer: Trainer) -> nn.Module:
@@ -147,6 +174,9 @@ def model_objective(args: argparse.Namespace, photos: Photos) -> Objective:
     else:
         config = replace(config, codes=tokenizer.config.codes, fake_class=tokenizer.config.codes)
     net: Any = initialise(build(config), torch.Generator().manual_seed(args.seed)).train().to(args.device)
+    if args.compile:
+        for block in (module for module in net.modules() if isinstance(module, Block)):
+            block.compile(dynamic=True)  # MAR's encoder sees another length in every batch
     if args.what == "mar":
         return LatentsObjective(net, data, args.batch, ratio=flowers.MASK_RATIOS["mar"])
     return IdsObjective(net, data, args.batch, ratio=flowers.MASK_RATIOS.get(args.what))

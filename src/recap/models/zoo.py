@@ -14,6 +14,7 @@ from torch import nn
 from recap.core.protocols import Selector
 from recap.core.selection import ConfidenceOrder, RandomOrder
 from recap.models.adapter import Adapter
+from recap.models.layers import Block
 from recap.models.mage import MAGE, MAGEAdapter, MAGEConfig
 from recap.models.mar import MAR, MARAdapter, MARConfig
 from recap.models.maskgit import MaskGIT, MaskGITAdapter, MaskGITConfig
@@ -117,6 +118,7 @@ def build(config: Config | TokenizerConfig, *, meta: bool = False) -> nn.Module:
 def randomize(net: nn.Module, seed: int = 0) -> nn.Module:
     """Fill every parameter with random numbers under which no part of the network is idle."""
     generator = torch.Generator().manual_seed(seed)
+    depth = sum(isinstance(module, Block) for module in net.modules())
     for name, parameter in net.named_parameters():
         values = torch.empty(parameter.shape).normal_(generator=generator)
         if parameter.ndim == 1 and name.endswith(".weight"):
@@ -127,6 +129,10 @@ def randomize(net: nn.Module, seed: int = 0) -> nn.Module:
             values = 0.2 * values
         else:
             values = 0.5 * values * parameter[0].numel() ** -0.5
+            if name.endswith(("attn.proj.weight", "mlp.fc2.weight")):  # deep stacks must not blow rounding up,
+                values = values * depth**-0.5
+            elif "final_layer" in name:  # nor a denoiser that was never trained to denoise
+                values = 0.2 * values
         parameter.copy_(values)
     return net
 
