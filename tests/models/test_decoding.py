@@ -9,6 +9,7 @@ from torch import Tensor
 
 from recap.contract import distance
 from recap.core.decode import grouped_decode
+from recap.core.noise import Noise
 from recap.core.schedule import Ramp, Schedule, cosine, from_counts, power
 from recap.core.selection import ConfidenceOrder, RandomOrder
 from recap.models.adapter import Adapter
@@ -151,3 +152,30 @@ def test_schedules_that_do_not_fit_are_refused_before_any_work() -> None:
         next(grouped_decode(adapter, torch.tensor([1]), cosine(16, full=2), ConfidenceOrder(), tiny.noise(1)))
     with pytest.raises(ValueError, match="give a label"):
         next(grouped_decode(tiny.model("mar"), None, cosine(16, full=2), RandomOrder(), tiny.noise(1)))
+
+
+class ShapesOnly(Noise):
+    """Noise without values."""
+
+    def uniform(self, *shape: int) -> Tensor:
+        return torch.empty((len(self), *shape), device="meta")
+
+    normal = uniform
+
+    def permutation(self, n: int) -> Tensor:
+        return torch.empty((len(self), n), dtype=torch.long, device="meta")
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_no_shape_and_no_branch_depends_on_a_value(family: str) -> None:
+    """A whole run on tensors that have no values: whatever asked for one would fail here."""
+    adapter = tiny.model(family)
+    adapter.module.to("meta")
+    labels = tiny.labels(adapter, 2)
+    guidance = Ramp(1.0, 2.0) if adapter.guidable else 1.0
+    schedule = cosine(16, full=3, local=5, chain=3, guidance=guidance, rank_temperature=1.0, head_steps=(4, 3))
+    noise = ShapesOnly([torch.Generator(), torch.Generator()], "meta")
+    labels = None if labels is None else labels.to("meta")
+    steps = list(grouped_decode(adapter, labels, schedule, tiny.selector(family), noise))
+    assert len(steps) == 8
+    assert steps[-1].raster().shape[:2] == (2, 16)

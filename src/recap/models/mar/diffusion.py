@@ -79,6 +79,7 @@ class DiffusionHead:
     def __init__(self, net: Denoiser, channels: int) -> None:
         self.net = net
         self.channels = channels
+        self._times: dict[tuple[int, torch.device], Tensor] = {}
 
     def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
         random = noise.normal(step.head_steps, features.shape[1], self.channels)  # (B, S, n, C)
@@ -89,8 +90,8 @@ class DiffusionHead:
     ) -> Tensor:
         """Latents (B, n, C) from features (branches * B, n, D) and all the noise of the run (B, S, n, C)."""
         table = updates(random.shape[1])
-        times = torch.tensor([u.timestep for u in table], device=features.device)
-        times = self.net.time_embed(times)  # (S, w), once for a draw and not once for a token
+        # (S, w), once for a draw and not once for a token
+        times = self.net.time_embed(self._timesteps(len(table), features.device))
         condition = self.net.cond_embed(features)  # (branches * B, n, w), constant over the steps
         x = random[:, 0]
         for q, update in enumerate(table):
@@ -103,3 +104,11 @@ class DiffusionHead:
                 log_variance = share * update.log_high + (1 - share) * update.log_low
                 x = x + torch.exp(log_variance / 2) * temperature * random[:, q + 1]
         return x
+
+    def _timesteps(self, steps: int, device: torch.device) -> Tensor:
+        """The timesteps of the process on the device, brought there once and not in every draw."""
+        key = (steps, device)
+        if key not in self._times:
+            with torch.inference_mode(False):
+                self._times[key] = torch.tensor([u.timestep for u in updates(steps)], device=device)
+        return self._times[key]  # (S)
