@@ -21,7 +21,7 @@ from recap.core.canvas import Canvas
 from recap.core.decode import check_fit, grouped_decode
 from recap.core.noise import Noise, image_generators
 from recap.core.presets import PUBLISHED, Grouping, Sampling, usual_guidance
-from recap.core.protocols import MaskedModel, Selector
+from recap.core.protocols import Selector
 from recap.core.schedule import Ramp, Schedule
 from recap.labels import find_class
 from recap.models.adapter import Adapter
@@ -335,4 +335,4 @@ def load(model: str | Path, **options: Any) -> Pipeline:
     return Pipeline.from_pretrained(model, **options)
 
 
-__all__ = ["CheckpointError", "MaskedModel", "Output", "Pipeline", "load"]
+__all__ = ["CheckpointError", "Output", "Pipeline", "load"]

@@ -251,6 +251,10 @@ def test_the_command_trains_everything(tmp_path: Path, capsys: pytest.CaptureFix
     def train(*args: str) -> int:
         return main(["train", *args, *common])
 
+    for name in ("a", "b"):  # the seed alone decides, the critic's weights included
+        assert train("tokenizer", "--perceptual", "none", "--critic", "0.1", "--out", str(tmp_path / name)) == 0
+    first, second = (load_pretrained(tmp_path / name).state_dict() for name in ("a", "b"))
+    assert all(torch.equal(first[key], second[key]) for key in first)
     for kind in ("kl", "vq"):
         out = tmp_path / kind
         assert train("tokenizer", "--kind", kind, "--perceptual", "none", "--out", str(out)) == 0

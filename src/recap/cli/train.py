@@ -27,7 +27,7 @@ from recap.training.data import Photos, read_photos
 from recap.training.families import IdsObjective, LatentsObjective, initialise, tokenized
 from recap.training.loop import Objective, Recipe, Trainer
 from recap.training.perceptual import PerceptualDistance
-from recap.training.tokenizers import TokenizerObjective, measured_scale
+from recap.training.tokenizers import TokenizerObjective, initialise_layers, measured_scale
 from recap.weights import find
 
 STATE = "training.pt"
@@ -132,12 +132,8 @@ def tokenizer_objective(args: argparse.Namespace, photos: Photos) -> Objective:
     config: Any = flowers.KL if args.kind == "kl" else flowers.VQ
     if args.size == "tiny":
         config = tiny_tokenizer(config)
-    if args.init:
-        net = load_pretrained(find(args.init) or args.init)
-    else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(args.seed)  # the layers' own initialisation knows no generator
-            net = build(config)
+    generator = torch.Generator().manual_seed(args.seed)
+    net = load_pretrained(find(args.init) or args.init) if args.init else initialise_layers(build(config), generator)
     perceptual = None
     if args.perceptual != "none":
         perceptual = PerceptualDistance.load(None if args.perceptual == "package" else args.perceptual)
@@ -147,7 +143,7 @@ def tokenizer_objective(args: argparse.Namespace, photos: Photos) -> Objective:
         photos,
         args.batch,
         None if perceptual is None else perceptual.to(args.device),
-        PatchCritic().to(args.device) if args.critic else None,
+        initialise_layers(PatchCritic(), generator).to(args.device) if args.critic else None,
         critic_weight=args.critic,
         crop=args.crop,
     )

@@ -149,12 +149,12 @@ class Schedule:
 class Options(TypedDict, total=False):
     """What every schedule builder takes beside its rule for the counts.
 
-    Say either `full=T, local=T'` (with `plain=u`, by default half of all sub-steps, lowered where the local
-    evaluations would not fit) or `total=K, plain=u`. `chain` is the number of local evaluations a group may
-    have. Values are a number or one number for each sub-step; a single `choice_temperature` decays linearly
-    to 0 over the groups; `guidance` may be a `Ramp`. `head_steps` are the diffusion steps after full and
-    after local evaluations. `renew="arrived"` lets a local evaluation skip the rows of its group that it
-    neither draws nor has decoded.
+    Say either `full=T, local=T'` (with `plain=u`, by default half of all sub-steps; a u that leaves too few
+    groups for the local evaluations is lowered) or `total=K, plain=u`. `chain` is the number of local
+    evaluations a group may have. Values are a number or one number for each sub-step; a single
+    `choice_temperature` decays linearly to 0 over the groups; `guidance` may be a `Ramp`. `head_steps` are the
+    diffusion steps after full and after local evaluations. `renew="arrived"` lets a local evaluation skip the
+    rows of its group that it neither draws nor has decoded.
     """
 
     full: int | None

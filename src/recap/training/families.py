@@ -142,7 +142,7 @@ class LatentsObjective:
         mean, deviation = values.float().chunk(2, dim=-1)
         tokens = mean + deviation * torch.randn(mean.shape, generator=generator, device=device)  # (B, N, C)
         # one share for the whole batch, as in the paper: every image then has as many visible tokens
-        host = torch.Generator().manual_seed(step * 7919 + 1)
+        host = torch.Generator().manual_seed(generator.initial_seed())  # read where shapes are decided
         rate = truncated_normal_ratio(1, host, torch.device("cpu"), *self.ratio).to(device).expand(len(tokens))
         masked = random_masks(rate, config.num_tokens, generator)
         dropped = torch.rand(len(tokens), 1, generator=generator, device=device) < self.label_drop

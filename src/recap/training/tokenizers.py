@@ -30,6 +30,20 @@ def photo_batch(photos: Photos, batch: int, generator: torch.Generator, crop: in
     return torch.where(flips, images.flip(-1), images)  # (B, 3, s, s)
 
 
+@torch.no_grad()
+def initialise_layers(net: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Starting weights of convolutions and codes as their layers would choose them, but from a generator."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_uniform_(module.weight, a=5**0.5, generator=generator)
+            if module.bias is not None:
+                bound = module.weight[0].numel() ** -0.5
+                nn.init.uniform_(module.bias, -bound, bound, generator=generator)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, generator=generator)
+    return net
+
+
 class TokenizerObjective:
     """Losses of a tokenizer and of the critic that joins after `critic_from` of the run."""
 
