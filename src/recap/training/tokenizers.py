@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from recap.tokenizers.images import to_sequence
 from recap.training.critic import PatchCritic
 from recap.training.data import Photos
 from recap.training.perceptual import PerceptualDistance
+
+N = TypeVar("N", bound=nn.Module)
 
 
 def photo_batch(photos: Photos, batch: int, generator: torch.Generator, crop: int | None = None) -> Tensor:
@@ -31,7 +34,7 @@ def photo_batch(photos: Photos, batch: int, generator: torch.Generator, crop: in
 
 
 @torch.no_grad()
-def initialise_layers(net: nn.Module, generator: torch.Generator) -> nn.Module:
+def initialise_layers(net: N, generator: torch.Generator) -> N:
     """Starting weights of convolutions and codes as their layers would choose them, but from a generator."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
