@@ -75,3 +75,24 @@ def test_temperature_scales_the_noise_of_the_steps_alone() -> None:
     warm = head.draw(features, Step(3, head_steps=6), 1, tiny.noise(1, 0))
     assert not torch.equal(cold[0].values, warm.values)
     assert cold[0].confidence is None
+
+
+@torch.no_grad()
+def test_bounded_predictions_keep_an_untrained_head_in_range() -> None:
+    """Without a bound the first step multiplies the network's error; a wide bound changes nothing."""
+    net = tiny.model("mar").module
+    assert isinstance(net, MAR)
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(2, 3, 32, generator=generator)
+    random = torch.randn(2, 20, 3, 4, generator=generator)
+    free, wide, narrow = (
+        DiffusionHead(net.diffloss.net, 4, bound).denoise(features, random) for bound in (None, 1e9, 0.5)
+    )
+    assert torch.equal(free, wide)
+    assert free.abs().max() > 1
+    assert narrow.abs().max() <= 0.5
+    bounded = tiny.model("mar", token_bound=0.5)
+    assert isinstance(bounded.head, DiffusionHead)
+    assert bounded.head.bound == 0.5
+    with pytest.raises(ValueError, match=r"token_bound is 0\.0"):
+        tiny.model("mar", token_bound=0.0)

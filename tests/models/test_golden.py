@@ -83,7 +83,7 @@ class TestMAR:
 
     def test_encoder(self, mar: MAR) -> None:
         condition = torch.stack([mar.class_emb.weight[207], mar.fake_latent[0]])
-        encoded = mar.encode(tensor_input("tokens", (2, 256, 16)), ~VISIBLE, condition)
+        encoded = mar.encode(tensor_input("tokens", (2, 256, 16)), mar.visible(~VISIBLE), condition)
         check_row(encoded, 184320, -7.173456e-05, 1.002599, (0.855706, 0.467488, -0.716652, 1.062039))
 
     def test_decoder(self, z: Tensor) -> None:

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from recap.training.masking import cosine_ratio, random_masks, truncated_normal_ratio
+from recap.training.masking import cosine_ratio, first_masked, random_order, truncated_normal_ratio
 
 CPU = torch.device("cpu")
 
@@ -28,6 +28,6 @@ def test_truncated_normals_stay_inside_and_follow_their_law(law: tuple[float, fl
 
 def test_masks_have_the_asked_size_and_are_spread_evenly() -> None:
     ratios = torch.tensor([0.0, 0.1, 0.5, 1.0]).repeat(500)
-    masks = random_masks(ratios, 16, torch.Generator().manual_seed(0))
+    masks = first_masked(random_order(2000, 16, torch.Generator().manual_seed(0), CPU), ratios)
     assert masks.sum(1)[:4].tolist() == [1, 2, 8, 16]
     assert masks[2::4].float().mean(0).sub(0.5).abs().max() < 0.1

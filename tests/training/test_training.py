@@ -1,6 +1,7 @@
 """Every trainer learns, resumes exactly, and says what is wrong with its data."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import Tensor
 
 from recap import load_pretrained
@@ -21,7 +23,8 @@ from recap.training.critic import PatchCritic
 from recap.training.data import DataError, Photos, read_photos
 from recap.training.families import IdsObjective, LatentsObjective, Tokens, initialise, tokenized
 from recap.training.loop import Objective, Recipe, Trainer
-from recap.training.perceptual import LEVELS, WIDTHS, PerceptualDistance
+from recap.training.muon import Muon, orthogonal
+from recap.training.perceptual import DEPTHS, WIDTHS, PerceptualDistance
 from recap.training.tokenizers import TokenizerObjective, measured_scale, photo_batch
 
 KL = KLVAEConfig(channels=8, multipliers=(1, 2, 2), latent_channels=4, groups=4)
@@ -48,10 +51,12 @@ def objective(kind: str, photos: Photos, seed: int = 0) -> Objective:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if kind == "kl":
-            return TokenizerObjective(KLVAE(KL), photos, 4, crop=8)
+            return TokenizerObjective(KLVAE(KL), photos, 4, crop=8, edges=0)
         if kind.startswith("vq"):
             critic = PatchCritic(channels=16, layers=1) if kind == "vq-critic" else None
-            return TokenizerObjective(VQGAN(VQ), photos, 4, critic=critic, critic_from=0.3)
+            return TokenizerObjective(
+                VQGAN(VQ), photos, 4, critic=critic, critic_from=0.3, critic_weight=0.001, edges=0
+            )
     if kind == "mar":
         values = torch.randn(
             12, 2, 16, 8, generator=torch.Generator().manual_seed(0)
@@ -75,7 +80,7 @@ def weights(trainer: Trainer) -> list[Tensor]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_falls(kind: str, photos: Photos) -> None:
-    trainer = Trainer(objective(kind, photos), recipe(60))
+    trainer = Trainer(objective(kind, photos), recipe(60, muon=kind == "mage"))
     trainer.run(progress=False, every=10)
     first, last = trainer.log[0]["loss"], trainer.log[-1]["loss"]
     assert last < 0.8 * first, trainer.log
@@ -84,12 +89,13 @@ def test_the_loss_falls(kind: str, photos: Photos) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_is_the_same_run(kind: str, photos: Photos, tmp_path: Path) -> None:
-    whole = Trainer(objective(kind, photos), recipe(8))
+    plan = recipe(8, muon=kind == "mage")
+    whole = Trainer(objective(kind, photos), plan)
     whole.run(progress=False, every=2)
-    half = Trainer(objective(kind, photos), recipe(8))
+    half = Trainer(objective(kind, photos), plan)
     half.run(4, progress=False, every=2)
     half.save(tmp_path / "state.pt")
-    other = Trainer(objective(kind, photos, seed=9), recipe(8))
+    other = Trainer(objective(kind, photos, seed=9), plan)
     other.resume(tmp_path / "state.pt")
     assert other.step == 4
     other.run(progress=False, every=2)
@@ -172,19 +178,26 @@ def test_latents_are_scaled_to_unit_variance(photos: Photos) -> None:
     assert torch.allclose(data.values[:, 0, :, :4].float(), tokens, atol=1e-2)
 
 
+def package_file(path: Path, extra: object = None) -> Path:
+    """A file like the package's: nested dictionaries of numpy arrays, channels last."""
+    random, width, number = np.random.default_rng(0), 3, 0
+    layers: dict[str, Any] = {}
+    given: dict[str, Any] = {"VGG16_0": layers}
+    for index, (count, out) in enumerate(zip(DEPTHS, WIDTHS, strict=True)):
+        for _ in range(count):
+            kernel = random.standard_normal((3, 3, width, out), dtype=np.float32) / width
+            layers[f"Conv_{number}"] = {"kernel": kernel, "bias": np.zeros(out, np.float32)}
+            width, number = out, number + 1
+        given[f"NetLinLayer_{index}"] = {"Conv_0": {"kernel": np.full((1, 1, out, 1), 0.01, np.float32)}}
+    if extra is not None:
+        given["extra"] = extra
+    path.write_bytes(pickle.dumps(given))
+    return path
+
+
 def test_the_perceptual_distance_sees_differences(tmp_path: Path) -> None:
-    given, width = {}, 3
+    distance = PerceptualDistance.load(package_file(tmp_path / "vgg16.ckpt"))
     generator = torch.Generator().manual_seed(0)
-    for index, (numbers, out) in enumerate(zip(LEVELS, WIDTHS, strict=True)):
-        for number in numbers:
-            given[f"net.slice{index + 1}.{number}.weight"] = (
-                torch.randn(out, width, 3, 3, generator=generator) / width
-            )
-            given[f"net.slice{index + 1}.{number}.bias"] = torch.zeros(out)
-            width = out
-        given[f"lin{index}.model.1.weight"] = torch.full((1, out, 1, 1), 0.01)
-    torch.save(given, tmp_path / "vgg.pth")
-    distance = PerceptualDistance.load(tmp_path / "vgg.pth")
     a = torch.rand(1, 3, 32, 32, generator=generator)
     b = (a + 0.1 * torch.rand(a.shape, generator=generator)).clamp(0, 1).requires_grad_()
     assert distance(a, a).item() == pytest.approx(0, abs=1e-6)
@@ -192,6 +205,50 @@ def test_the_perceptual_distance_sees_differences(tmp_path: Path) -> None:
     distance(b, a).backward()
     assert b.grad is not None
     assert b.grad.abs().sum() > 0
+    save_file(distance.state_dict(), tmp_path / "own.safetensors")
+    assert torch.equal(PerceptualDistance.load(tmp_path / "own.safetensors")(b, a), distance(b, a))
+
+
+def test_the_perceptual_weights_are_arrays_and_nothing_else(tmp_path: Path) -> None:
+    with pytest.raises(pickle.UnpicklingError, match="only numpy arrays"):
+        PerceptualDistance.load(package_file(tmp_path / "bad.ckpt", extra=Path("evil")))
+
+
+def test_a_decoder_alone_leaves_the_tokens_as_they_are(photos: Photos) -> None:
+    for build_net in (lambda: KLVAE(KL), lambda: VQGAN(VQ)):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net: Any = build_net()
+        images = photos.pixels.float() / 255
+        tokens, drawn = net.encode(images), net.decode(net.encode(images))
+        target = TokenizerObjective(net, photos, 4, decoder_only=True, fresh=False)
+        Trainer(target, recipe(5)).run(progress=False)
+        assert torch.equal(net.encode(images), tokens)
+        assert not torch.equal(net.decode(tokens), drawn)
+    with pytest.raises(ValueError, match="start from a trained tokenizer"):
+        TokenizerObjective(VQGAN(VQ), photos, 4, decoder_only=True)
+
+
+def test_muon_moves_every_direction_alike() -> None:
+    generator = torch.Generator().manual_seed(0)
+    tall = torch.randn(3, 24, 8, generator=generator) * torch.logspace(0, -2, 8)  # directions of unequal strength
+    for matrices in (tall, tall.mT):
+        values = torch.linalg.svdvals(orthogonal(matrices))
+        assert values.min() > 0.5
+        assert values.max() < 1.5
+
+
+def test_muon_treats_queries_keys_and_values_apart() -> None:
+    generator = torch.Generator().manual_seed(0)
+    grad = torch.randn(24, 8, generator=generator)
+    fused = torch.nn.Parameter(torch.zeros(24, 8))
+    parts = [torch.nn.Parameter(torch.zeros(8, 8)) for _ in range(3)]
+    fused.grad = grad
+    for part, piece in zip(parts, grad.chunk(3), strict=True):
+        part.grad = piece
+    Muon([fused], lr=0.1).step()
+    Muon(parts, lr=0.1).step()
+    assert torch.allclose(fused, torch.cat([*parts]), atol=1e-6)
 
 
 def pictures(folder: Path, side: int = 16) -> Path:

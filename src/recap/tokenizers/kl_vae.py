@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.tokenizers.images import check_images, check_square, to_grid, to_sequence
-from recap.tokenizers.layers import Upsample, check_sizes, norm
+from recap.tokenizers.layers import NormSiLU, Upsample, check_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Encoder(nn.Module):
             for level, (cin, cout) in enumerate(zip([config.channels, *widths], widths, strict=False))
         )
         self.mid = middle(widths[-1], groups)
-        self.norm_out = norm(widths[-1], groups)
+        self.norm_out = NormSiLU(widths[-1], groups)
         self.conv_out = nn.Conv2d(widths[-1], 2 * config.latent_channels, 3, padding=1)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class Encoder(nn.Module):
         for level in self.down:
             x = level(x)
         x = self.mid(x)
-        out: Tensor = self.conv_out(F.silu(self.norm_out(x)))  # (B, 2C, h, w)
+        out: Tensor = self.conv_out(self.norm_out(x))  # (B, 2C, h, w)
         return out
 
 
@@ -147,14 +147,14 @@ class Decoder(nn.Module):
             UpLevel(cin, cout, config.decoder_blocks, groups, upsample=level > 0)
             for level, (cin, cout) in enumerate(zip([*widths[1:], widths[-1]], widths, strict=True))
         )
-        self.norm_out = norm(widths[0], groups)
+        self.norm_out = NormSiLU(widths[0], groups)
         self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
 
     def forward(self, latent: Tensor) -> Tensor:
         x = self.mid(self.conv_in(latent))
         for level in reversed(self.up):  # stored with full resolution first
             x = level(x)
-        out: Tensor = self.conv_out(F.silu(self.norm_out(x)))  # (B, 3, H, W)
+        out: Tensor = self.conv_out(self.norm_out(x))  # (B, 3, H, W)
         return out
 
 
@@ -205,15 +205,15 @@ class ResBlock(nn.Module):
 
     def __init__(self, cin: int, cout: int, groups: int) -> None:
         super().__init__()
-        self.norm1 = norm(cin, groups)
+        self.norm1 = NormSiLU(cin, groups)
         self.conv1 = nn.Conv2d(cin, cout, 3, padding=1)
-        self.norm2 = norm(cout, groups)
+        self.norm2 = NormSiLU(cout, groups)
         self.conv2 = nn.Conv2d(cout, cout, 3, padding=1)
         self.nin_shortcut = nn.Conv2d(cin, cout, 1) if cin != cout else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.conv1(F.silu(self.norm1(x)))  # (B, cout, h, w)
-        h = self.conv2(F.silu(self.norm2(h)))
+        h = self.conv1(self.norm1(x))  # (B, cout, h, w)
+        h = self.conv2(self.norm2(h))
         out: Tensor = self.nin_shortcut(x) + h
         return out
 
@@ -223,7 +223,7 @@ class Attention(nn.Module):
 
     def __init__(self, channels: int, groups: int) -> None:
         super().__init__()
-        self.norm = norm(channels, groups)
+        self.norm = nn.GroupNorm(groups, channels, eps=1e-6)
         self.q = nn.Conv2d(channels, channels, 1)
         self.k = nn.Conv2d(channels, channels, 1)
         self.v = nn.Conv2d(channels, channels, 1)

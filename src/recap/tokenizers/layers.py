@@ -1,5 +1,6 @@
-"""What both tokenizers are built of: the norm, the upsampling layer, and the checks of their sizes."""
+"""What both tokenizers are built of: norm and activation, the upsampling layer, and the checks of their sizes."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -19,9 +20,16 @@ def check_sizes(channels: int, multipliers: tuple[int, ...], groups: int, **coun
             )
 
 
-def norm(channels: int, groups: int) -> nn.GroupNorm:
-    """Return the group norm of both tokenizers."""
-    return nn.GroupNorm(groups, channels, eps=1e-6)
+class NormSiLU(nn.GroupNorm):
+    """The group norm of both tokenizers and the activation behind it, in the precision of the input."""
+
+    def __init__(self, channels: int, groups: int) -> None:
+        super().__init__(groups, channels, eps=1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):  # the sums are float32 inside; a wide copy buys nothing
+            weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+            return F.silu(F.group_norm(x, self.num_groups, weight, bias, self.eps))
 
 
 class Upsample(nn.Module):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.tokenizers.images import check_images, check_square, to_grid, to_sequence
-from recap.tokenizers.layers import Upsample, check_sizes, norm
+from recap.tokenizers.layers import NormSiLU, Upsample, check_sizes
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -134,7 +134,7 @@ class Encoder(nn.Module):
             for cin, cout in zip([config.channels, *widths], widths, strict=False)
         )
         self.mid = middle(widths[-1], groups)
-        self.norm_out = norm(widths[-1], groups)
+        self.norm_out = NormSiLU(widths[-1], groups)
         self.conv_out = nn.Conv2d(widths[-1], config.latent_channels, 1)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class Encoder(nn.Module):
                 x = F.avg_pool2d(x, 2)  # (B, C, h / 2, w / 2)
             x = level(x)
         x = self.mid(x)
-        out: Tensor = self.conv_out(F.silu(self.norm_out(x)))  # (B, C, h, w)
+        out: Tensor = self.conv_out(self.norm_out(x))  # (B, C, h, w)
         return out
 
 
@@ -160,14 +160,14 @@ class Decoder(nn.Module):
             Level(cin, cout, config.blocks, groups, upsample=level > 0)
             for level, (cin, cout) in enumerate(zip([*widths[1:], widths[-1]], widths, strict=True))
         )
-        self.norm_out = norm(widths[0], groups)
+        self.norm_out = NormSiLU(widths[0], groups)
         self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
 
     def forward(self, latent: Tensor) -> Tensor:
         x = self.mid(self.conv_in(latent))
         for level in reversed(self.up):  # stored with full resolution first
             x = level(x)
-        out: Tensor = self.conv_out(F.silu(self.norm_out(x)))  # (B, 3, H, W)
+        out: Tensor = self.conv_out(self.norm_out(x))  # (B, 3, H, W)
         return out
 
 
@@ -197,15 +197,15 @@ class ResBlock(nn.Module):
 
     def __init__(self, cin: int, cout: int, groups: int) -> None:
         super().__init__()
-        self.norm1 = norm(cin, groups)
+        self.norm1 = NormSiLU(cin, groups)
         self.conv1 = nn.Conv2d(cin, cout, 3, padding=1, bias=False)
-        self.norm2 = norm(cout, groups)
+        self.norm2 = NormSiLU(cout, groups)
         self.conv2 = nn.Conv2d(cout, cout, 3, padding=1, bias=False)
         self.nin_shortcut = nn.Conv2d(cout, cout, 1, bias=False) if cin != cout else None
 
     def forward(self, x: Tensor) -> Tensor:
-        h: Tensor = self.conv1(F.silu(self.norm1(x)))  # (B, cout, h, w)
-        h = self.conv2(F.silu(self.norm2(h)))
+        h: Tensor = self.conv1(self.norm1(x))  # (B, cout, h, w)
+        h = self.conv2(self.norm2(h))
         if self.nin_shortcut is None:
             return x + h
         # MaskGIT's original projects the branch, not the input, and the weights were trained that way.

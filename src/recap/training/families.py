@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from recap.models.maskgit import MaskGIT
 from recap.tokenizers import KLVAE, VQGAN
 from recap.tokenizers.images import to_sequence
 from recap.training.data import Photos
-from recap.training.masking import cosine_ratio, random_masks, truncated_normal_ratio
+from recap.training.masking import cosine_ratio, first_masked, random_order, truncated_normal_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class IdsObjective:
         net: MaskGIT | MAGE,
         data: Tokens,
         batch: int,
-        smoothing: float = 0.1,
+        smoothing: float = 0.05,
         label_drop: float = 0.1,
         ratio: tuple[float, float, float, float] | None = None,
     ) -> None:
@@ -97,7 +98,7 @@ class IdsObjective:
             ratios = cosine_ratio(len(ids), generator, device)
         else:
             ratios = truncated_normal_ratio(len(ids), generator, device, *self.ratio)
-        masked = random_masks(ratios, ids.shape[1], generator)
+        masked = first_masked(random_order(len(ids), ids.shape[1], generator, device), ratios)
         seen = ids.masked_fill(masked, self.net.config.mask_id)
         if isinstance(self.net, MaskGIT):
             dropped = torch.rand(len(ids), generator=generator, device=device) < self.label_drop
@@ -122,7 +123,7 @@ class LatentsObjective:
         batch: int,
         label_drop: float = 0.1,
         ratio: tuple[float, float, float, float] = (1.0, 0.25, 0.7, 1.0),
-        repeats: int = 4,
+        repeats: int = 2,
     ) -> None:
         self.net, self.data, self.batch = net, data, batch
         self.label_drop, self.ratio, self.repeats = label_drop, ratio, repeats
@@ -143,12 +144,18 @@ class LatentsObjective:
         tokens = mean + deviation * torch.randn(mean.shape, generator=generator, device=device)  # (B, N, C)
         # one share for the whole batch, as in the paper: every image then has as many visible tokens
         host = torch.Generator().manual_seed(generator.initial_seed())  # read where shapes are decided
-        rate = truncated_normal_ratio(1, host, torch.device("cpu"), *self.ratio).to(device).expand(len(tokens))
-        masked = random_masks(rate, config.num_tokens, generator)
+        rate = float(truncated_normal_ratio(1, host, torch.device("cpu"), *self.ratio))
+        order = random_order(len(tokens), config.num_tokens, generator, device)
+        masked = first_masked(order, torch.full((len(tokens),), rate, device=device))
+        hidden = min(config.num_tokens, max(1, math.ceil(rate * config.num_tokens)))
         dropped = torch.rand(len(tokens), 1, generator=generator, device=device) < self.label_drop
         condition = torch.where(dropped, self.net.fake_latent, self.net.class_emb(labels))
-        features = self.net(tokens, masked, condition)
-        loss, figures = self.denoising(features[masked], tokens[masked], generator)
+        features = self.net(tokens, masked, condition, hidden)
+        # as many rows whatever the share: those that the smallest one masks, a random choice of all masked ones
+        rows = order[:, : max(1, math.ceil(self.ratio[2] * config.num_tokens)), None]  # (B, r, 1)
+        features = features.gather(1, rows.expand(-1, -1, features.shape[-1])).flatten(0, 1)
+        clean = tokens.gather(1, rows.expand(-1, -1, tokens.shape[-1])).flatten(0, 1)
+        loss, figures = self.denoising(features, clean, generator)
         return {"loss": loss}, figures
 
     def denoising(

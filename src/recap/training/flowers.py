@@ -32,6 +32,7 @@ MAR = MARConfig(
     channels=16,
     buffer=8,
     classes=CLASSES,
+    token_bound=5.0,
 )
 MASK_RATIOS = {  # mean, deviation, low, high of the masked share; MaskGIT's is the cosine of a uniform number
     "mage": (0.55, 0.25, 0.0, 1.0),  # MAGE's normal, but not cut at 0.5: late steps see most tokens

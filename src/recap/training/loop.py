@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from recap.core.noise import image_seed
+from recap.training.muon import Muon
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Recipe:
     clip: float = 1.0
     seed: int = 0
     bf16: bool = False
+    muon: bool = False  # the inner matrices by Muon instead of AdamW
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.batch < 1 or self.lr <= 0 or not 0 <= self.ema < 1:
@@ -67,12 +69,7 @@ class Trainer:
 
     def __init__(self, objective: Objective, recipe: Recipe, device: torch.device | str = "cpu") -> None:
         self.objective, self.recipe, self.device = objective, recipe, torch.device(device)
-        self.optimizers = {
-            name: torch.optim.AdamW(
-                _groups(net, recipe), lr=recipe.lr, betas=recipe.betas, fused=self.device.type == "cuda"
-            )
-            for name, net in objective.nets.items()
-        }
+        self.optimizers = {name: _optimizers(net, recipe, self.device) for name, net in objective.nets.items()}
         self.net = next(iter(objective.nets.values()))
         self.average = {key: value.detach().clone() for key, value in self.net.state_dict().items()}
         self.step = 0
@@ -111,13 +108,16 @@ class Trainer:
         for name in names:  # each network by its own loss alone; the losses share no graph
             grads = torch.autograd.grad(losses[name], parameters[name], allow_unused=True)
             for parameter, grad in zip(parameters[name], grads, strict=True):
+                if grad is not None and grad.stride() != parameter.stride():  # convolutions may choose another layout
+                    grad = torch.empty_like(parameter).copy_(grad)
                 parameter.grad = grad
         for name in names:
             nn.utils.clip_grad_norm_(parameters[name], recipe.clip)
-            for group in self.optimizers[name].param_groups:
-                group["lr"] = recipe.rate(self.step)
-            self.optimizers[name].step()
-            self.optimizers[name].zero_grad(set_to_none=True)
+            for optimizer in self.optimizers[name]:
+                for group in optimizer.param_groups:
+                    group["lr"] = recipe.rate(self.step)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
         self._average()
         self.step += 1
         return {**{name: losses[name].detach() for name in losses}, **figures}
@@ -138,7 +138,7 @@ class Trainer:
             "step": self.step,
             "recipe": asdict(self.recipe),
             "nets": {name: net.state_dict() for name, net in self.objective.nets.items()},
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "optimizers": {name: [o.state_dict() for o in several] for name, several in self.optimizers.items()},
             "average": self.average,
             "extra": self.objective.state(),
             "log": self.log,
@@ -158,7 +158,8 @@ class Trainer:
             raise ValueError(f"{path} was trained by another recipe; (saved, asked): {different}. Give the same one")
         for name, net in self.objective.nets.items():
             net.load_state_dict(content["nets"][name])
-            self.optimizers[name].load_state_dict(content["optimizers"][name])
+            for optimizer, state in zip(self.optimizers[name], content["optimizers"][name], strict=True):
+                optimizer.load_state_dict(state)
         for key, value in content["average"].items():
             self.average[key].copy_(value)
         for key, value in self.objective.state().items():
@@ -166,10 +167,21 @@ class Trainer:
         self.step, self.log = content["step"], content["log"]
 
 
-def _groups(net: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
-    """Matrices decay, vectors and embeddings do not."""
+def _optimizers(net: nn.Module, recipe: Recipe, device: torch.device) -> list[torch.optim.Optimizer]:
+    """Matrices decay, vectors and embeddings do not; with Muon, the matrices of the blocks are its."""
     named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
-    decayed = [p for name, p in named if p.ndim >= 2 and "emb" not in name and "token" not in name]
-    chosen = {id(p) for p in decayed}
-    kept = [p for _, p in named if id(p) not in chosen]
-    return [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": kept, "weight_decay": 0.0}]
+    matrices = [(name, p) for name, p in named if p.ndim >= 2 and "emb" not in name and "token" not in name]
+    inner = [p for name, p in matrices if recipe.muon and p.ndim == 2 and "block" in name]
+    chosen = {id(p) for p in inner}
+    decayed = [p for _, p in matrices if id(p) not in chosen]
+    chosen |= {id(p) for p in decayed}
+    groups = [
+        {"params": decayed, "weight_decay": recipe.weight_decay},
+        {"params": [p for _, p in named if id(p) not in chosen], "weight_decay": 0.0},
+    ]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(groups, lr=recipe.lr, betas=recipe.betas, fused=device.type == "cuda")
+    ]
+    if inner:
+        optimizers.append(Muon(inner, lr=recipe.lr, weight_decay=recipe.weight_decay))
+    return optimizers

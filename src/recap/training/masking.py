@@ -25,8 +25,13 @@ def truncated_normal_ratio(
     return (mean + std * torch.special.ndtri(u)).clamp(low, high).float()  # (n)
 
 
-def random_masks(ratios: Tensor, tokens: int, generator: torch.Generator) -> Tensor:
-    """True at random places, `ceil(ratio * tokens)` of each image, at least one (B, N)."""
+def random_order(batch: int, tokens: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Places of each image in an order of its own (B, N)."""
+    return torch.rand(batch, tokens, generator=generator, device=device).argsort(dim=1)
+
+
+def first_masked(order: Tensor, ratios: Tensor) -> Tensor:
+    """True at the first `ceil(ratio * tokens)` places of each order, at least one (B, N)."""
+    tokens = order.shape[1]
     count = torch.ceil(ratios * tokens).clamp(1, tokens).unsqueeze(1)  # (B, 1)
-    places = torch.rand(len(ratios), tokens, generator=generator, device=ratios.device).argsort(dim=1).argsort(dim=1)
-    return places < count
+    return order.argsort(dim=1) < count

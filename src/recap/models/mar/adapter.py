@@ -40,7 +40,7 @@ class MARAdapter(Adapter):
         self.net = net
         self.config: MARConfig = net.config
         self.encoder_blocks, self.decoder_blocks = list(net.encoder_blocks), list(net.decoder_blocks)
-        self.head = DiffusionHead(net.diffloss.net, self.config.channels)
+        self.head = DiffusionHead(net.diffloss.net, self.config.channels, self.config.token_bound)
 
     def single_layer(self) -> Self:
         # its first decoder layer

@@ -24,11 +24,14 @@ class MARConfig:
     channels: int = 16
     buffer: int = 64
     classes: int = 1000
+    token_bound: float | None = None  # no predicted token lies farther from 0; the official models have no bound
 
     def __post_init__(self) -> None:
         check_positive(self, ("head_depth", "head_width", "num_tokens", "channels", "buffer", "classes"))
         check_depth(self.encoder_depth, self.decoder_depth, self.head_depth)
         check_width(self.width, self.heads)
+        if self.token_bound is not None and not self.token_bound > 0:
+            raise ValueError(f"token_bound is {self.token_bound}; it must be positive, or None for no bound")
 
     draws_candidates = False
 

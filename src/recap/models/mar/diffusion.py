@@ -73,12 +73,14 @@ class DiffusionHead:
     """Draws latents with the network of MAR's diffusion loss; the update runs in float32.
 
     The temperature scales the noise of every step, guidance acts on the predicted noise alone, and the
-    predicted variance stays that of the conditional branch.
+    predicted variance stays that of the conditional branch. `bound` limits the predicted latents: in the first
+    step they are the network's error times 20,000, which a network that was trained for long keeps small.
     """
 
-    def __init__(self, net: Denoiser, channels: int) -> None:
+    def __init__(self, net: Denoiser, channels: int, bound: float | None = None) -> None:
         self.net = net
         self.channels = channels
+        self.bound = bound
         self._times: dict[tuple[int, torch.device], Tensor] = {}
 
     def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
@@ -99,7 +101,10 @@ class DiffusionHead:
             out = self.net.denoise(noisy, times[q] + condition).float()  # (branches * B, n, 2C)
             eps, v = out.chunk(2, dim=-1)
             eps, share = guided(eps, branches, scale), (v[: len(x)] + 1) / 2
-            x = update.c * (update.a * x - update.b * eps) + update.d * x
+            clean = update.a * x - update.b * eps
+            if self.bound is not None:
+                clean = clean.clamp(-self.bound, self.bound)
+            x = update.c * clean + update.d * x
             if q + 1 < len(table):
                 log_variance = share * update.log_high + (1 - share) * update.log_low
                 x = x + torch.exp(log_variance / 2) * temperature * random[:, q + 1]

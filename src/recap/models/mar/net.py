@@ -32,29 +32,34 @@ class MAR(nn.Module):
         self.diffusion_pos_embed_learned = nn.Parameter(torch.zeros(1, config.num_tokens, d))
         self.diffloss = DiffusionLoss(config.channels, d, config.head_width, config.head_depth)
 
-    def forward(self, tokens: Tensor, masked: Tensor, condition: Tensor) -> Tensor:
-        """Features of every position, in raster order, the plain way: nothing cached, nothing reordered.
+    def forward(self, tokens: Tensor, masked: Tensor, condition: Tensor, hidden: int | None = None) -> Tensor:
+        """Features of every position, in raster order, the plain way: nothing cached, no order of arrival.
 
         tokens: (B, N, C); masked: (B, N) bool, as many in every image; condition: (B, D) class vectors.
+        `hidden` is how many are masked; who knows it saves a wait for the device.
         """
-        return self.decode(self.encode(tokens, masked, condition), masked)  # (B, N, D)
+        visible = self.visible(masked, hidden)
+        return self.decode(self.encode(tokens, visible, condition), visible)  # (B, N, D)
 
-    def encode(self, tokens: Tensor, masked: Tensor, condition: Tensor) -> Tensor:
+    def encode(self, tokens: Tensor, visible: Tensor, condition: Tensor) -> Tensor:
         buffer = condition.unsqueeze(1).expand(-1, self.config.buffer, -1)  # (B, P, D)
         x = torch.cat([buffer, self.z_proj(tokens)], dim=1) + self.encoder_pos_embed_learned  # (B, P + N, D)
-        x = self.z_proj_ln(x)[self._visible(masked)].unflatten(0, (len(tokens), -1))  # (B, P + c, D)
+        x = self.z_proj_ln(x.gather(1, visible.expand(-1, -1, x.shape[-1])))  # (B, P + c, D)
         for block in self.encoder_blocks:
             x = block(x)
         return self.encoder_norm(x)
 
-    def decode(self, encoded: Tensor, masked: Tensor) -> Tensor:
+    def decode(self, encoded: Tensor, visible: Tensor) -> Tensor:
         y = self.decoder_embed(encoded)  # (B, P + c, D)
-        visible = self._visible(masked)
-        x = self.mask_token.to(y.dtype).repeat(*visible.shape, 1).masked_scatter(visible.unsqueeze(-1), y)
-        x = x + self.decoder_pos_embed_learned  # (B, P + N, D)
+        x = self.mask_token.to(y.dtype).expand(len(y), self.decoder_pos_embed_learned.shape[1], -1)
+        x = x.scatter(1, visible.expand(-1, -1, y.shape[-1]), y) + self.decoder_pos_embed_learned  # (B, P + N, D)
         for block in self.decoder_blocks:
             x = block(x)
         return self.decoder_norm(x)[:, self.config.buffer :] + self.diffusion_pos_embed_learned
 
-    def _visible(self, masked: Tensor) -> Tensor:
-        return torch.cat([masked.new_ones(len(masked), self.config.buffer), ~masked], dim=1)
+    def visible(self, masked: Tensor, hidden: int | None = None) -> Tensor:
+        """Places of the buffer and of the known tokens, in raster order (B, P + c, 1)."""
+        hidden = int(masked[0].sum()) if hidden is None else hidden
+        buffer = masked.new_zeros(len(masked), self.config.buffer)
+        order = torch.cat([buffer, masked], dim=1).to(torch.uint8).argsort(dim=1, stable=True)
+        return order[:, : order.shape[1] - hidden, None]
