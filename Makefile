@@ -3,10 +3,8 @@ BIN := .venv/bin
 
 .PHONY: demo test check bench clean
 
-demo: .venv/installed  ## verify a tiny model, predict the paper's rows, draw a picture
-	$(BIN)/recap verify mar-base --tiny
-	$(BIN)/recap plan
-	$(BIN)/recap sample --model mar-base --tiny --num 4 --full 12 --local 4 --out demo
+demo: .venv/installed  ## four flowers, plain and reused side by side
+	$(BIN)/recap sample --compare --num 4 --out demo
 
 test: .venv/installed  ## the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

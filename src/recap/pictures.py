@@ -64,7 +64,7 @@ def comparison(rows: Sequence[Row], names: Sequence[str] | None = None) -> Image
     for column, lines in enumerate(labels):
         middle = MARGIN + column * (width + GAP) + width // 2
         for index, line in enumerate(lines):
-            draw.text((middle, y - 12 + 24 * index), line, INK, small, anchor="mt")
+            draw.text((middle, y + 2 + 24 * index), line, INK, small, anchor="ms")
     return sheet
 
 
