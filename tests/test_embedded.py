@@ -104,6 +104,8 @@ def test_folders_on_disk_come_first(home: Path, tmp_path: Path) -> None:
     assert weights.locate("flowers-mar") == Path("flowers-mar")
     assert weights.locate("flowers-mage") == home / "flowers-mage"
     assert weights.locate("mar-l") is None
+    (tmp_path / "flowers-mage").mkdir()  # pictures may lie there; it is no model
+    assert weights.locate("flowers-mage") == home / "flowers-mage"
 
 
 def test_unknown_names_suggest_near_ones(home: Path) -> None:

@@ -35,14 +35,15 @@ def find(name: str) -> Path | None:
 
 
 def locate(model: str | Path) -> Path | None:
-    """The folder that `model` means: a folder on disk, else one that comes with the package.
+    """The folder that `model` means: a model on disk, else one that comes with the package.
 
-    None for the name of a published size, which has no weights here; other names are refused.
+    A folder of pictures that happens to have a model's name does not hide it. None for the name of a
+    published size, which has no weights here; other names are refused.
     """
-    if Path(model).is_dir():
-        return Path(model)
     name = str(model)
     folder = find(name)
+    if Path(model).is_dir() and (folder is None or (Path(model) / "config.json").is_file()):
+        return Path(model)
     if folder is not None:
         return folder
     try:
