@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from recap import load_pretrained
+from recap import load, load_pretrained
 from recap.cli import main
 from recap.models.mage import MAGEConfig
 from recap.models.mar import MARConfig
@@ -321,6 +321,15 @@ def test_the_command_trains_everything(tmp_path: Path, capsys: pytest.CaptureFix
         assert train(family, "--tokenizer", str(tmp_path / kind), "--out", str(tmp_path / family)) == 0
         net: Any = load_pretrained(tmp_path / family)
         assert net.config.num_tokens == 64
+    (tmp_path / "names.json").write_text('["rose", "tulip"]')
+    named = ["--init", str(tmp_path / "mar"), "--class-names", str(tmp_path / "names.json")]
+    assert train("mar", "--tokenizer", str(tmp_path / "kl"), *named, "--out", str(tmp_path / "more")) == 0
+    assert load(tmp_path / "more").class_names == ("rose", "tulip")
+    named[1] = str(tmp_path / "maskgit")  # another family, and names that do not exist: both before any work
+    assert train("mar", "--tokenizer", str(tmp_path / "kl"), *named, "--out", str(tmp_path / "no")) != 0
+    named[3] = str(tmp_path / "none.json")
+    assert train("mar", "--tokenizer", str(tmp_path / "kl"), *named, "--out", str(tmp_path / "no")) != 0
+    assert "none.json" in capsys.readouterr().err
     timed = ["train", "maskgit", *common, "--tokenizer", str(tmp_path / "vq"), "--out", str(tmp_path / "timed")]
     assert main([*timed, "--minutes", "0.002"]) == 0
     steps = json.loads((tmp_path / "timed" / "training.json").read_text())["recipe"]["steps"]

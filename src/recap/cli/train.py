@@ -86,7 +86,10 @@ def run(args: argparse.Namespace) -> int:
         bf16=args.bf16,
         muon=args.muon,
     )
-    if args.what == "mar":  # cuDNN's attention would plan anew for every length that the encoder meets
+    beside = about(args, out)  # a mistake in it shows now and not after the training
+    if (
+        args.what == "mar" and args.device != "cpu"
+    ):  # cuDNN's attention would plan anew for every length that the encoder meets
         torch.backends.cuda.enable_cudnn_sdp(False)
     make = tokenizer_objective if args.what == "tokenizer" else model_objective
     if args.minutes is not None and not (out / STATE).is_file():
@@ -105,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     net = averaged(trainer)
     if isinstance(net, KLVAE) and not args.decoder_only:
         net = measured_scale(net, photos)
-    save_pretrained(net, out, compact=args.size == "flowers", **about(args, out))
+    save_pretrained(net, out, compact=args.size == "flowers", **beside)
     summary = {
         "what": args.what,
         "recipe": asdict(recipe),
@@ -121,9 +124,16 @@ def about(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     """What stands beside a model: its tokenizer, and the names of its classes."""
     if args.what == "tokenizer":
         return {}
+    if not args.tokenizer:
+        raise ValueError(f"{args.what} learns tokens; say which tokenizer makes them: --tokenizer FOLDER")
     entries: dict[str, Any] = {"tokenizer": os.path.relpath(find(args.tokenizer) or args.tokenizer, out)}
     if args.class_names and args.what != "mage":
-        entries["class_names"] = json.loads(Path(args.class_names).read_text())
+        try:
+            entries["class_names"] = json.loads(Path(args.class_names).read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"--class-names {args.class_names}: {error}; give a JSON list with a name for each class"
+            ) from error
     return entries
 
 
@@ -192,8 +202,6 @@ def tokenizer_objective(args: argparse.Namespace, photos: Photos) -> Objective:
 
 
 def model_objective(args: argparse.Namespace, photos: Photos) -> Objective:
-    if not args.tokenizer:
-        raise ValueError(f"{args.what} learns tokens; say which tokenizer makes them: --tokenizer FOLDER")
     tokenizer = load_pretrained(find(args.tokenizer) or args.tokenizer, device=args.device)
     expected = KLVAE if args.what == "mar" else VQGAN
     if not isinstance(tokenizer, expected):
