@@ -68,14 +68,14 @@ def sample(*argv: str) -> dict[str, Any]:
 
 
 def test_models_are_found(home: Path) -> None:
-    assert weights.embedded() == ["flowers-mar", "flowers-maskgit", "flowers-mage"]
+    assert weights.embedded() == ["flowers-maskgit", "flowers-mar", "flowers-mage"]
     assert weights.find("flowers-kl") == home / "flowers-kl"
     assert weights.find("Flowers_MAR") == home / "flowers-mar"
     for name in ("flowers", "", ".", "..", "__pycache__", "flowers-mar/", "../weights/flowers-mar"):
         assert weights.find(name) is None
-    assert weights.default() == "flowers-mar"
-    shutil.rmtree(home / "flowers-mar")
     assert weights.default() == "flowers-maskgit"
+    shutil.rmtree(home / "flowers-maskgit")
+    assert weights.default() == "flowers-mar"
 
 
 def test_what_comes_with_this_package_can_be_read() -> None:
@@ -252,17 +252,21 @@ def test_batches_change_nothing(name: str, home: Path) -> None:
 
 
 def test_default_model_is_drawn_with_and_can_be_overridden(home: Path) -> None:
-    run = sample("--num", "2")
+    assert sample("--num", "1")["model"] == "flowers-maskgit"
+    mar = ("--model", "flowers-mar")
+    run = sample(*mar, "--num", "2")
     assert (run["model"], run["full"], run["local"], run["head_steps"]) == ("flowers-mar", 4, 2, [4, 3])
     assert (run["guidance"][-1], run["temperature"]) == (2.0, [0.9, 0.9])
-    changed = sample("--num", "2", "--guidance", "3", "--temperature", "0.8", "--full", "3", "--dtype", "bfloat16")
+    changed = sample(
+        *mar, "--num", "2", "--guidance", "3", "--temperature", "0.8", "--full", "3", "--dtype", "bfloat16"
+    )
     assert (changed["full"], changed["local"], changed["dtype"]) == (3, 0, "bfloat16")
     assert changed["guidance"][0] < changed["guidance"][1] == 3.0
     assert changed["temperature"] == [0.8, 0.8]
-    ramp = sample("--num", "1", "--guidance", "2,4", "--setting", "mar-base")
+    ramp = sample(*mar, "--num", "1", "--guidance", "2,4", "--setting", "mar-base")
     assert 2.0 < ramp["guidance"][0] < ramp["guidance"][1] == 4.0
     assert (ramp["sampling"]["preset"], ramp["temperature"], ramp["full"]) == ("mar-base", [1.0, 1.0], 4)
-    assert sample("--num", "1", "--local", "1")["full"] == 4
+    assert sample(*mar, "--num", "1", "--local", "1")["full"] == 4
 
 
 def test_sample_without_any_model_says_what_to_do(

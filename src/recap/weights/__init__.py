@@ -9,7 +9,7 @@ from recap.checkpoints.folder import CONFIG, read_config
 from recap.models.zoo import FAMILIES, SIZES, size_name
 
 HOME = Path(__file__).parent
-FIRST = ("flowers-mar", "flowers-maskgit", "flowers-mage")  # the order in which a default is looked for
+FIRST = ("flowers-maskgit", "flowers-mar", "flowers-mage")  # the order in which a default is looked for
 
 
 def folders() -> list[str]:
