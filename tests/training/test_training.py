@@ -53,10 +53,10 @@ def objective(kind: str, photos: Photos, seed: int = 0) -> Objective:
         if kind == "kl":
             return TokenizerObjective(KLVAE(KL), photos, 4, crop=8, edges=0)
         if kind == "kl-features":
-            net, judges = KLVAE(KL), FeatureCritic(channels=16)
+            tokenizer, judges = KLVAE(KL), FeatureCritic(channels=16)
             torch.manual_seed(0)  # trained nowhere, so the same for every run
             return TokenizerObjective(
-                net, photos, 4, PerceptualDistance(), judges, critic_from=0.3, edges=0, noise=0.1
+                tokenizer, photos, 4, PerceptualDistance(), judges, critic_from=0.3, edges=0, noise=0.1
             )
         if kind.startswith("vq"):
             critic = PatchCritic(channels=16, layers=1) if kind == "vq-critic" else None
