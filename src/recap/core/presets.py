@@ -18,13 +18,21 @@ MAR_GUIDANCE = {"mar-base": 2.9, "mar-large": 3.0, "mar-huge": 3.2}
 
 
 class Grouping(TypedDict, total=False):
-    """The grouping part of `Options`: full, local, plain, or total, plain; and chain."""
+    """The grouping part of `Options`: full, local, plain, spread, or total, plain; chain; and renew."""
 
     full: int | None
     local: int
     plain: int | None
     total: int | None
     chain: int
+    spread: bool
+    renew: str
+
+
+def sub_steps(grouping: Grouping) -> int:
+    """How many sub-steps a grouping has."""
+    lengths: dict[str, Any] = {name: value for name, value in grouping.items() if name != "renew"}
+    return sum(group_lengths(**lengths))
 
 
 def maskgit(
@@ -57,7 +65,7 @@ def maskgit_r(
     Positions are ranked by a draw at temperature 1, and the committed values are drawn again at tau_1.
     A `temperature` takes the place of the cooling one in every sub-step.
     """
-    steps = sum(group_lengths(**grouping))
+    steps = sub_steps(grouping)
     low = interpolated(MASKGIT_R_TAU_LOW, steps)
     tau = [low + (1 - (s / max(1, steps - 1)) ** 0.5) * (1 - low) for s in range(steps)]
     return power(
@@ -84,7 +92,7 @@ def mage(
     if grouping.get("plain") is None:
         grouping["plain"] = 0
     if choice_temperature is None:
-        choice_temperature = interpolated(MAGE_CHOICE, sum(group_lengths(**grouping)))
+        choice_temperature = interpolated(MAGE_CHOICE, sub_steps(grouping))
     return cosine(
         tokens,
         token_temperature=temperature,

@@ -151,7 +151,8 @@ class Options(TypedDict, total=False):
 
     Say either `full=T, local=T'` (with `plain=u`, by default half of all sub-steps; a u that leaves too few
     groups for the local evaluations is lowered) or `total=K, plain=u`. `chain` is the number of local
-    evaluations a group may have. Values are a number or one number for each sub-step; a single
+    evaluations a group may have; with `spread` those of `local` are spread evenly over the groups after u, instead
+    of the first ones. Values are a number or one number for each sub-step; a single
     `choice_temperature` decays linearly to 0 over the groups; `guidance` may be a `Ramp`. `head_steps` are the
     diffusion steps after full and after local evaluations. `renew="arrived"` lets a local evaluation skip the
     rows of its group that it neither draws nor has decoded.
@@ -162,6 +163,7 @@ class Options(TypedDict, total=False):
     plain: int | None
     total: int | None
     chain: int
+    spread: bool
     token_temperature: float | Sequence[float]
     rank_temperature: float | None
     choice_temperature: float | Sequence[float]
@@ -238,7 +240,13 @@ def _counts_from(tokens: int, masked_after: Sequence[int]) -> list[int]:
 
 
 def group_lengths(
-    *, full: int | None = None, local: int = 0, plain: int | None = None, total: int | None = None, chain: int = 1
+    *,
+    full: int | None = None,
+    local: int = 0,
+    plain: int | None = None,
+    total: int | None = None,
+    chain: int = 1,
+    spread: bool = False,
 ) -> tuple[int, ...]:
     """Sub-steps in each group, in either way of speaking (see `Options`)."""
     if (full is None) == (total is None):
@@ -248,8 +256,8 @@ def group_lengths(
     if plain is not None and plain < 0:
         raise ValueError(f"plain is {plain}; the number of groups without local evaluations cannot be negative")
     if total is not None:
-        if local:
-            raise ValueError(f"local={local} goes with full=; total= cuts its groups by plain= and chain=")
+        if local or spread:
+            raise ValueError(f"{local=}, {spread=} goes with full=; total= cuts its groups by plain= and chain=")
         plain = total // 2 if plain is None else plain
         if total < 1 or plain > total:
             raise ValueError(f"{plain} plain groups do not fit into {total} sub-steps; lower plain or raise total")
@@ -268,8 +276,9 @@ def group_lengths(
     reusing = -(-local // chain)
     plain = min((full + local) // 2 if plain is None else plain, full - reusing)
     lengths = [1] * full
+    room = full - plain if spread else reusing
     for index in range(reusing):
-        lengths[plain + index] += min(chain, local - index * chain)
+        lengths[plain + index * room // reusing] += min(chain, local - index * chain)
     return tuple(lengths)
 
 
@@ -282,6 +291,7 @@ def _build(
     plain: int | None = None,
     total: int | None = None,
     chain: int = 1,
+    spread: bool = False,
     token_temperature: float | Sequence[float] = 1.0,
     rank_temperature: float | None = None,
     choice_temperature: float | Sequence[float] = 0.0,
@@ -291,7 +301,7 @@ def _build(
 ) -> Schedule:
     if renew not in ("group", "arrived"):
         raise ValueError(f'renew is {renew!r}; it must be "group" (all of the target set) or "arrived"')
-    lengths = group_lengths(full=full, local=local, plain=plain, total=total, chain=chain)
+    lengths = group_lengths(full=full, local=local, plain=plain, total=total, chain=chain, spread=spread)
     steps = sum(lengths)
     if steps > tokens:
         raise ValueError(f"{steps} sub-steps have no room in {tokens} tokens; every sub-step commits at least one")

@@ -1,6 +1,9 @@
 """The Fréchet inception distance: how far apart two sets of features are, each taken as a Gaussian."""
 
 import warnings
+import zipfile
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -92,33 +95,108 @@ class FeatureStatistics:
         self._mean = self._mean + shift * (count / total)
         self._count = total
 
-    def save(self, path: str | Path) -> None:
-        """Write an npz file with the keys `mu`, `sigma` and `n`, readable by other FID codes."""
-        arrays = {"mu": self.mean.cpu().numpy(), "sigma": self.covariance.cpu().numpy()}
+    def save(self, path: str | Path, *, compact: bool = False, **beside: np.ndarray) -> None:
+        """Write an npz file with the keys `mu`, `sigma` and `n`, readable by other FID codes.
+
+        `compact` writes a tenth of the bytes, for this library only: correlations in 12 bits, and deviations. A
+        Fréchet distance to such statistics is right to about 0.01. `beside` are arrays to keep in the same file.
+        """
+        arrays = {"mu": self.mean.cpu().numpy(), **beside}
+        if compact:
+            arrays |= _packed(self.covariance.cpu())
+        else:
+            arrays["sigma"] = self.covariance.cpu().numpy()
         if self._count is not None:
             arrays["n"] = np.asarray(self._count, dtype=np.int64)
+        write = np.savez_compressed if compact else np.savez
         with Path(path).open("wb") as file:  # given a file, numpy leaves its name alone
-            np.savez(file, allow_pickle=False, **arrays)
+            write(file, allow_pickle=False, **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read an npz file with `mu` and `sigma`; without `n` the count is unknown and the statistics cannot grow."""
-        with np.load(path, allow_pickle=False) as arrays:
-            if not {"mu", "sigma"} <= set(arrays):
-                raise ValueError(f"{path} has the keys {sorted(arrays)} but mu and sigma are expected")
-            mean, covariance = (torch.from_numpy(arrays[key].astype(np.float64)) for key in ("mu", "sigma"))
+        arrays = read_npz(path)
+        if not ("mu" in arrays and ("sigma" in arrays or set(arrays) >= PACKED)):
+            raise ValueError(f"{path} has the keys {sorted(arrays)} but mu and sigma are expected")
+        try:
+            mean = torch.from_numpy(arrays["mu"].astype(np.float64))
+            covariance = (
+                torch.from_numpy(arrays["sigma"].astype(np.float64))
+                if "sigma" in arrays
+                else _unpacked(arrays, len(mean))
+            )
             count = int(arrays["n"]) if "n" in arrays else None
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} has statistics that are no numbers ({error}); compute them again") from error
         if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)):
             raise ValueError(
                 f"{path} has mu of shape {tuple(mean.shape)} and sigma of shape {tuple(covariance.shape)} "
                 "but (F,) and (F, F) are expected"
             )
+        if not (mean.isfinite().all() and covariance.isfinite().all()):
+            raise ValueError(f"{path} has infinite or NaN values; compute the statistics again")
         if count is not None and count < 2:
             raise ValueError(f"{path} has n = {count} but a covariance needs 2 features or more")
         statistics = cls()
         statistics._count, statistics._mean = count, mean
         statistics._scatter = covariance if count is None else covariance * (count - 1)
         return statistics
+
+    def state(self) -> dict[str, Tensor]:
+        """What `from_state` goes on from, to the last bit."""
+        if self._count is None:
+            raise ValueError("statistics from a file without a count `n` cannot grow; there is no state to keep")
+        return {"count": torch.tensor(self._count), "mean": self._mean, "scatter": self._scatter}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor]) -> Self:
+        """The statistics as they were when `state` was taken."""
+        statistics = cls()
+        statistics._count = int(state["count"])
+        statistics._mean, statistics._scatter = state["mean"].clone(), state["scatter"].clone()
+        return statistics
+
+
+def read_npz(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of an npz file."""
+    try:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in arrays.files}
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, EOFError, AttributeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read as npz ({error}); it is damaged or of another format") from error
+
+
+PACKED = {"deviation", "low", "high"}
+LEVELS = 2**11 - 1  # of a correlation, to either side of 0
+
+
+def _packed(covariance: Tensor) -> dict[str, np.ndarray]:
+    """Deviations, and the correlations above the diagonal in 12 bits: a plane of low bytes and one of the rest."""
+    deviation = covariance.diagonal().clamp(min=0).sqrt().float()
+    scale = deviation.double().clamp_min(torch.finfo(torch.float32).tiny)
+    size = len(covariance)
+    rows, columns = torch.triu_indices(size, size, offset=1)
+    levels = (covariance[rows, columns] / (scale[rows] * scale[columns]) * LEVELS).round().clamp(-LEVELS, LEVELS)
+    shifted = (levels + LEVELS).to(torch.int16).numpy()
+    return {
+        "deviation": deviation.numpy(),
+        "low": (shifted & 255).astype(np.uint8),
+        "high": (shifted >> 8).astype(np.uint8),  # mostly equal, so it is compressed to next to nothing
+    }
+
+
+def _unpacked(arrays: Mapping[str, np.ndarray], size: int) -> Tensor:
+    deviation = torch.from_numpy(arrays["deviation"].astype(np.float64))
+    levels = torch.from_numpy(arrays["low"].astype(np.float64) + 256.0 * arrays["high"]) - LEVELS
+    if deviation.shape != (size,) or levels.shape != (size * (size - 1) // 2,):
+        raise ValueError(f"{len(deviation)} deviations and {len(levels)} correlations for {size} features")
+    rows, columns = torch.triu_indices(size, size, offset=1)
+    correlation = torch.eye(size, dtype=torch.float64)
+    correlation[rows, columns] = levels / LEVELS
+    correlation[columns, rows] = levels / LEVELS
+    return correlation * deviation[:, None] * deviation
 
 
 def frechet_distance(a: FeatureStatistics, b: FeatureStatistics) -> float:

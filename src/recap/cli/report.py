@@ -1,0 +1,59 @@
+"""Write a page of results from what `recap sweep` and `recap drift` measured.
+
+Reads FOLDER/sweep.json of every sweep, and drift.png and error.png where a folder has them; copies the plots next to
+the page. With --against paper, figures published for a size stand beside measurements of the same setting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from recap.cli.evaluate import write_json
+from recap.evaluation.report import Sweep, page, published, section
+
+PICTURES = {
+    "sweep.png": "FID against seconds an image",
+    "compare.png": "Plain and reused decoding of the same seeds",
+    "drift.png": "Drift of context features",
+    "error.png": "Error of local evaluations",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="results of `recap sweep`")
+    parser.add_argument("--findings", metavar="FILE", help="Markdown that goes before the tables")
+    parser.add_argument("--against", choices=("paper",), help="show published figures beside ours")
+    parser.add_argument(
+        "--as", dest="size", metavar="SIZE", help="published size to show (default: the model's name)"
+    )
+    parser.add_argument("--out", default="docs/results.md", help="the page (default docs/results.md)")
+
+
+def run(args: argparse.Namespace) -> int:
+    sweeps = [Sweep.read(folder) for folder in args.folders]
+    findings = Path(args.findings).read_text().strip() if args.findings else ""
+    out = Path(args.out)
+    beside = out.with_suffix("")
+    beside.mkdir(parents=True, exist_ok=True)
+    sections = []
+    for sweep in sweeps:
+        model, shown = sweep.about["model"], {}
+        for file, text in PICTURES.items():
+            if (sweep.folder / file).is_file():
+                copy = beside / f"{Path(model).name}-{file}"
+                shutil.copyfile(sweep.folder / file, copy)
+                shown[text] = f"{beside.name}/{copy.name}"
+        write_json(beside / f"{Path(model).name}.json", {**sweep.about, "rows": rows_as_json(sweep)})
+        against = published(args.size or model) if args.against else ()
+        sections.append(section(sweep, shown, against))
+    text = page(sections, findings)
+    out.write_text(text)
+    print(f"{len(sweeps)} models, {sum(len(sweep.rows) for sweep in sweeps)} settings -> {out}")
+    return 0
+
+
+def rows_as_json(sweep: Sweep) -> list[dict[str, object]]:
+    """The rows as plain values, for the file next to the page."""
+    return [{name: getattr(row, name) for name in type(row).__slots__} for row in sweep.rows]

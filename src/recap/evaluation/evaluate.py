@@ -1,0 +1,145 @@
+"""Draw many images and look at each of them once: the figures and the time, and a state to go on from."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+import recap
+from recap.core.noise import image_generators
+from recap.core.schedule import Schedule, from_counts
+from recap.evaluation.inception import InceptionFeatures
+from recap.evaluation.measure import LabelPlan, Measurement, save_state
+from recap.pipeline import Pipeline
+from recap.timing import PHASES, timed
+
+SAVE_EVERY = 60.0  # seconds between two states on disk
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Which images are drawn: image i has its own seed and label, whatever the batch."""
+
+    schedule: Schedule
+    num: int
+    batch: int
+    seed: int
+    plan: LabelPlan | None  # None for unconditional models
+
+    def of(self, indices: range) -> dict[str, Any]:
+        """What the pipeline is asked for these images."""
+        if self.plan is None:
+            return {"num_images": len(indices)}
+        return {"labels": [self.plan(index) for index in indices]}
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """What a run gave: the measurement, and the seconds of each phase for all images."""
+
+    seen: Measurement
+    seconds: dict[str, float]
+    done: int = 0
+
+
+def evaluate(
+    pipe: Pipeline,
+    net: InceptionFeatures,
+    run: Run,
+    *,
+    state: Path | None = None,
+    identity: Mapping[str, Any] | None = None,
+    keep: int = 10_000,
+    progress: bool = True,
+) -> Evaluation:
+    """Draw and look at all images of `run`; with `state`, a stopped run goes on from that file.
+
+    `identity` says what the run is (model, setting, versions); a state of another run is refused.
+    """
+    if run.num < 1 or run.batch < 1:
+        raise ValueError(f"{run.num} images in batches of {run.batch}; both must be at least 1")
+    about = json.dumps(dict(identity or {}), sort_keys=True)
+    result = Evaluation(Measurement(logits=net.has_logits, keep=keep), dict.fromkeys(PHASES, 0.0))
+    if state is not None and state.is_file():
+        result = read_state(state, about)
+    pipe, watch = timed(pipe)
+    pipe.progress = False
+    saved = time.monotonic()
+    with tqdm(total=run.num, initial=result.done, desc=str(run.schedule), unit="image", disable=not progress) as bar:
+        while result.done < run.num:
+            indices = range(result.done, min(result.done + run.batch, run.num))
+            with watch.measure("total"):
+                images: Tensor = pipe(
+                    **run.of(indices),
+                    schedule=run.schedule,
+                    generator=image_generators(run.seed, indices, pipe.device),
+                    output_type="pt",
+                ).images
+            result.seen.add(net, images, indices)
+            for phase in PHASES:
+                result.seconds[phase] += watch.seconds[phase]
+                watch.seconds[phase] = 0.0
+            result.done = indices.stop
+            bar.update(len(indices))
+            if state is not None and (time.monotonic() - saved > SAVE_EVERY or result.done == run.num):
+                write_state(state, about, result)
+                saved = time.monotonic()
+    return result
+
+
+def write_state(path: Path, about: str, result: Evaluation) -> None:
+    """Everything that is needed to go on."""
+    save_state(path, {"about": about, "done": result.done, "seconds": result.seconds, "seen": result.seen.state()})
+
+
+def read_state(path: Path, about: str) -> Evaluation:
+    """Go on from a state, if it is one of the same run."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        theirs, done, seconds = content["about"], int(content["done"]), dict(content["seconds"])
+        seen = Measurement.from_state(content["seen"])
+    except Exception as error:  # whatever a damaged file makes of it
+        raise ValueError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); remove it to start anew"
+        ) from error
+    if theirs != about:
+        raise ValueError(
+            f"{path} belongs to another run: {theirs}, and this one is {about}; remove it or choose another --out"
+        )
+    return Evaluation(seen, {phase: float(seconds.get(phase, 0.0)) for phase in PHASES}, done)
+
+
+def warm_up(pipe: Pipeline, run: Run) -> None:
+    """One full and one local evaluation and a look at the tokenizer, so that no setting pays for the set-up."""
+    indices = range(min(run.batch, run.num))
+    tokens, last = pipe.model.num_tokens, run.schedule.steps[-1]
+    once = from_counts(
+        tokens, [1, 1, tokens - 2], full=2, local=1, plain=0, guidance=last.guidance, head_steps=(2, 2)
+    )
+    steps = pipe.stream(**run.of(indices), schedule=once, generator=image_generators(run.seed, indices, pipe.device))
+    for canvas in islice(steps, 2):
+        blank = torch.zeros_like(canvas.raster())
+    pipe.decode(blank, "pt")
+
+
+def machine(device: torch.device | str) -> dict[str, Any]:
+    """Where figures come from: device and versions."""
+    device = torch.device(device)
+    cuda = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else f"CPU, {torch.get_num_threads()} threads",
+        "recap": recap.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }

@@ -1,0 +1,150 @@
+"""Results as a page: tables in the paper's form, plots, pictures, and the commands behind them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recap.evaluation.sweep import Row, noise
+
+PAPER = Path(__file__).parent / "paper.json"  # published figures, none of them ours
+FAMILY_NAMES = {"maskgit": "MaskGIT", "mage": "MAGE", "mar": "MAR"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A finished sweep as `recap sweep` wrote it."""
+
+    folder: Path
+    about: dict[str, Any]
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Sweep:
+        """Read FOLDER/sweep.json."""
+        path = Path(folder) / "sweep.json"
+        try:
+            content = json.loads(path.read_text())
+            rows = tuple(Row(**row) for row in content.pop("rows"))
+            content["model"], content["family"], content["machine"]["device"]  # what the page cannot do without
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{path} does not exist; write it with `recap sweep --out {folder}`") from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"{path} is no result of `recap sweep` ({error!r}); run it again") from error
+        return cls(Path(folder), content, rows)
+
+    @property
+    def plain(self) -> list[Row]:
+        return [row for row in self.rows if not row.reused]
+
+    @property
+    def reused(self) -> list[Row]:
+        return [row for row in self.rows if row.reused]
+
+
+def published(model: str | None = None) -> list[dict[str, Any]]:
+    """Rows of the paper's tables, those of one published size if it is named."""
+    rows: list[dict[str, Any]] = json.loads(PAPER.read_text())["rows"]
+    return rows if model is None else [row for row in rows if row.get("model") == model]
+
+
+def sweep_table(sweep: Sweep, against: Sequence[Mapping[str, Any]] = ()) -> str:
+    """One line a setting: quality, time, and what reuse gains."""
+    spread = any(row.spread is not None for row in sweep.rows)
+    head = ["evaluations", "u", "FID", *(["± over seeds"] if spread else []), "s/image"]
+    head += ["full", "local", "head", "tokenizer", "at equal steps", "at equal FID, against", "front"]
+    if against:
+        head += ["published FID", "published s/image"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in sorted(sweep.rows, key=lambda row: (row.reused, row.steps, row.seconds)):
+        setting = row.parsed
+        cells = [row.setting, str(row.plain) if row.reused else "", f"{row.quality:.2f}"]
+        if spread:
+            cells.append("" if row.spread is None else f"{row.spread:.2f} ({row.seeds})")
+        cells.append(f"{row.seconds:.4g}")
+        cells += [f"{row.phases.get(phase, 0.0):.3g}" for phase in ("full", "local", "head", "tokenizer")]
+        steps, quality = row.against.get("equal_steps"), row.against.get("equal_quality")
+        cells.append(f"{steps['speedup']:.2f}x" if steps else "")
+        if not row.reused:
+            cells.append("")
+        else:
+            cells.append(
+                f"{quality['speedup']:.2f}x, {quality['setting']}" if quality else "no plain setting as good"
+            )
+        cells.append("yes" if row.front else "")
+        if against:
+            theirs = next(
+                (p for p in against if (p.get("full"), p.get("local")) == (setting.full, setting.local)), None
+            )
+            cells += [f"{theirs['fid']}", f"{theirs.get('seconds', '')}"] if theirs else ["", ""]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def verdict(sweep: Sweep) -> str:
+    """In plain words: where reuse helps against the best plain decoding of equal time, and where not."""
+    margin = noise(sweep.rows)
+    compared = [row for row in sweep.reused if "equal_time" in row.against]
+    if not compared:
+        return "No reused setting is as slow as a plain one, so equal times cannot be compared."
+    better = [row for row in compared if row.against["equal_time"]["gain"] > margin]
+    worse = [row for row in compared if row.against["equal_time"]["gain"] < -margin]
+    level = len(compared) - len(better) - len(worse)
+    words = [
+        f"At equal time, {len(better)} of {len(compared)} reused settings beat the best plain decoding by more than "
+        f"the noise ({margin:.2f} FID{', two deviations over seeds' if margin else ', not measured'}), "
+        f"{level} are level with it and {len(worse)} lose to it."
+    ]
+    if better:
+        best = max(better, key=lambda row: row.against["equal_time"]["gain"])
+        equal = best.against["equal_time"]
+        words.append(
+            f"The largest gain is {best.setting}: FID {best.quality:.2f} against {equal['quality']:.2f} of "
+            f"{equal['setting']} plain steps."
+        )
+    quality = [row for row in sweep.reused if "equal_quality" in row.against]
+    if quality:
+        best = max(quality, key=lambda row: row.against["equal_quality"]["speedup"])
+        equal = best.against["equal_quality"]
+        words.append(
+            f"At equal quality the best is {best.setting}, {equal['speedup']:.2f} times as fast as "
+            f"{equal['setting']} plain steps, the fastest plain setting that is as good within the noise."
+        )
+    unmatched = [row for row in sweep.reused if "equal_quality" not in row.against]
+    if unmatched:
+        names = ", ".join(row.setting for row in unmatched)
+        words.append(f"No plain setting here reaches the FID of {names}.")
+    return " ".join(words)
+
+
+def section(sweep: Sweep, pictures: Mapping[str, str], against: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Everything about one model."""
+    about, machine = sweep.about, sweep.about["machine"]
+    title = f"## {about['model']} ({FAMILY_NAMES.get(about['family'], about['family'])})"
+    how = (
+        f"{about['num']:,} images a point against {about['reference']}, batch {about['batch']}, {about['dtype']}, "
+        f"on {machine['device']}, torch {machine['torch']}, {machine['date']}. "
+        f"Sampling: `{json.dumps(about['sampling'])}`. "
+        f"`u` is the number of groups without local evaluations at the start."
+    )
+    command = (
+        f"```console\n$ recap sweep --model {about['model']} --num {about['num']} --batch {about['batch']} "
+        f"--dtype {about['dtype']} --settings {' '.join(row.setting for row in sweep.rows)}\n```"
+    )
+    parts = [title, how, verdict(sweep)]
+    parts += [f"![{text}]({file})" for text, file in pictures.items()]
+    parts += [sweep_table(sweep, against), command]
+    return "\n\n".join(parts)
+
+
+def page(sections: Sequence[str], findings: str = "") -> str:
+    """The whole page."""
+    head = (
+        "# Results\n\nQuality against time, measured with the commands below each table. Times are those of drawing "
+        "alone, not of looking at the images; they are seconds an image in one run on one machine, and compare with "
+        'each other only. "At equal FID" is against the fastest plain setting that is at least as good.'
+    )
+    return "\n\n".join([head, *([findings] if findings else []), *sections]) + "\n"

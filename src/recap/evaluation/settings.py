@@ -1,0 +1,135 @@
+"""A way of sampling in a line of text, as tables and plots show it: `48+16:u=8,chain=2`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from recap.core.presets import Sampling, usual_guidance
+from recap.core.schedule import Ramp, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """T + T' evaluations and what differs from the model's own way; None and the defaults change nothing."""
+
+    full: int
+    local: int = 0
+    plain: int | None = None
+    chain: int = 1
+    spread: bool = False
+    renew: str = "group"
+    head_steps: tuple[int, int] | None = None
+    guidance: float | Ramp | None = None
+    temperature: float | None = None
+    choice_temperature: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `T`, `T+T'`, or either with `:key=value,...` behind it."""
+        match = re.fullmatch(r"\s*(\d+)(?:\+(\d+))?(?::(.*))?\s*", text)
+        if match is None:
+            raise ValueError(
+                f"setting {text!r} cannot be read; write T or T+T' and maybe :key=value,... with the keys "
+                f"{', '.join(_KEYS)}, for example 48+16:u=8,chain=2"
+            )
+        values: dict[str, Any] = {}
+        for part in filter(None, (match[3] or "").split(",")):
+            key, equals, value = (piece.strip() for piece in part.partition("="))
+            if key not in _KEYS or bool(equals) == (key == "spread"):
+                raise ValueError(f"setting {text!r} has {part.strip()!r}; known are {', '.join(_KEYS.values())}")
+            name, read = _READ[key]
+            try:
+                values[name] = read(value)
+            except ValueError as error:
+                raise ValueError(f"setting {text!r} has {part.strip()!r}; expected {_KEYS[key]}") from error
+        return cls(int(match[1]), int(match[2] or 0), **values)
+
+    def __str__(self) -> str:
+        """The text that `parse` reads back."""
+        shown = []
+        if self.plain is not None:
+            shown.append(f"u={self.plain}")
+        if self.chain != 1:
+            shown.append(f"chain={self.chain}")
+        if self.spread:
+            shown.append("spread")
+        if self.renew != "group":
+            shown.append(f"renew={self.renew}")
+        if self.head_steps is not None:
+            shown.append(f"head={self.head_steps[0]}/{self.head_steps[1]}")
+        for key, value in (
+            ("guidance", self.guidance),
+            ("temp", self.temperature),
+            ("choice", self.choice_temperature),
+        ):
+            if value is not None:
+                shown.append(
+                    f"{key}={'/'.join(f'{v:g}' for v in value) if isinstance(value, Ramp) else f'{value:g}'}"
+                )
+        head = f"{self.full}+{self.local}" if self.local else f"{self.full}"
+        return f"{head}:{','.join(shown)}" if shown else head
+
+    def sampling(self, own: Sampling) -> Sampling:
+        """The model's own way with what this setting changes in the draws."""
+        changes: dict[str, Any] = {
+            "head_steps": self.head_steps,
+            "temperature": self.temperature,
+            "choice_temperature": self.choice_temperature,
+            "guidance": None if self.guidance is None else usual_guidance(own.preset, self.guidance),
+        }
+        return replace(own, **{name: value for name, value in changes.items() if value is not None})
+
+    def schedule(self, own: Sampling, tokens: int) -> Schedule:
+        """The schedule of this setting for a model that is usually sampled in its `own` way."""
+        return self.sampling(own).schedule(
+            tokens,
+            full=self.full,
+            local=self.local,
+            plain=self.plain,
+            chain=self.chain,
+            spread=self.spread,
+            renew=self.renew,
+        )
+
+
+def _pair(text: str) -> tuple[int, int]:
+    first, _, second = text.partition("/")
+    return int(first), int(second or first)
+
+
+def _scale(text: str) -> float | Ramp:
+    values = [float(part) for part in text.split("/")]
+    if len(values) > 2:
+        raise ValueError(text)
+    return Ramp(*values) if len(values) == 2 else values[0]
+
+
+def _renewal(text: str) -> str:
+    if text not in ("group", "arrived"):
+        raise ValueError(text)
+    return text
+
+
+_READ: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "u": ("plain", int),
+    "chain": ("chain", int),
+    "spread": ("spread", lambda _: True),
+    "renew": ("renew", _renewal),
+    "head": ("head_steps", _pair),
+    "guidance": ("guidance", _scale),
+    "temp": ("temperature", float),
+    "choice": ("choice_temperature", float),
+}
+_KEYS = {
+    "u": "u=GROUPS without local evaluations at the start",
+    "chain": "chain=LOCAL evaluations a group may have",
+    "spread": "spread (no value)",
+    "renew": "renew=group or renew=arrived",
+    "head": "head=FULL/LOCAL diffusion steps",
+    "guidance": "guidance=S or guidance=START/END",
+    "temp": "temp=TEMPERATURE of the draws",
+    "choice": "choice=TEMPERATURE of the choice of positions",
+}

@@ -1,0 +1,360 @@
+"""Drift of context features, errors of local evaluations, and the command that measures both."""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recap.cli import drift as command
+from recap.core.canvas import take
+from recap.core.decode import new_cache
+from recap.core.schedule import cosine
+from recap.evaluation.drift import (
+    Drift,
+    attention_inputs,
+    context_features,
+    cosine_similarity,
+    feature_drift,
+    powers,
+    reveal,
+)
+from recap.evaluation.error import evaluation_error, local_error, measured
+from recap.models.adapter import Adapter
+from recap.models.layers import Block
+from tests import tiny
+from tests.evaluation.test_plots import picture
+from tests.test_pipeline import SCHEDULE, equal, pipeline, request, shared, state
+
+LAYERS = {"mar": 5, "mage": 5, "maskgit": 5}
+NOTHING = {"mar": 1e-5, "mage": 1e-10, "maskgit": 1e-10}  # a divergence is the square of a distance
+GUIDED = cosine(16, full=4, local=3, choice_temperature=2.0, head_steps=(4, 3), guidance=3.0)
+
+
+def tokens(adapter: Adapter, batch: int = 3) -> Tensor:
+    return tiny.values(adapter, batch, adapter.num_tokens).values
+
+
+def hooks(net: nn.Module) -> int:
+    return sum(len(module._forward_pre_hooks) + len(module._forward_hooks) for module in net.modules())
+
+
+def drift_of(family: str, adapter: Adapter | None = None, **options: Any) -> Drift:
+    adapter = adapter or tiny.model(family)
+    return feature_drift(adapter, tokens(adapter), tiny.labels(adapter, 3), **options)
+
+
+@contextmanager
+def norms(net: nn.Module, into: dict[str, Tensor]) -> Iterator[None]:
+    """Collect what each block's first norm gives: the same features by another way."""
+
+    def keep(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        return lambda _, __, out: into.__setitem__(f"{name}.attn", out)
+
+    blocks = [(name, module) for name, module in net.named_modules() if isinstance(module, Block)]
+    handles = [block.norm1.register_forward_hook(keep(name)) for name, block in blocks]
+    yield
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@torch.inference_mode()
+def test_drift_is_what_the_plain_forward_shows_position_by_position(family: str) -> None:
+    adapter, k, n = tiny.model(family), 3, 5
+    values, labels = tokens(adapter), tiny.labels(adapter, 3)
+    found = feature_drift(adapter, values, labels, [k], [n], seed=7, batch=3)
+    vectors: list[dict[str, Tensor]] = []
+    for canvas in reveal(adapter, values, labels, [k, k + n], tiny.noise(3, 7)):
+        seen: dict[str, Tensor] = {}
+        with norms(adapter.module, seen):
+            adapter.plain(canvas, labels)
+        context, masked = canvas.order[:, :k], canvas.masked
+        among = ((~masked).cumsum(1) - 1).gather(1, context)  # their places among the known tokens
+        pooled = {}
+        for name, x in seen.items():
+            shown = (among, canvas.decoded) if name.startswith("encoder_") else (context, 16)
+            pooled[name] = take(x, shown[0] + x.shape[1] - shown[1]).mean(1)
+        vectors.append(pooled)
+        assert torch.equal(take(canvas.raster(), context), take(values, context))
+    before, after = vectors
+    assert found.layers == list(before)
+    assert len(found.layers) == LAYERS[family]
+    expected = [float(F.cosine_similarity(before[name], after[name]).mean()) for name in found.layers]
+    assert found.similarity[0][0] == pytest.approx(expected, abs=1e-6)
+    assert min(expected) < 0.9999  # else the comparison says nothing
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_similarity_is_1_without_an_update_and_a_cosine_otherwise(family: str) -> None:
+    drift = drift_of(family, contexts=(2, 4, 12), updates=(0, 1, 4, 8))
+    assert [len(rows) for rows in drift.similarity] == [4, 4, 3]
+    for k in drift.contexts:
+        assert drift.of(k)[0] == [1.0] * LAYERS[family]
+        assert all(-1 <= value <= 1 for layers in drift.of(k) for value in layers)
+        assert min(drift.of(k)[-1]) < 1
+        assert drift.mean(k) == pytest.approx([np.mean(layers) for layers in drift.of(k)])
+        assert drift.spread(k) == pytest.approx([np.std(layers) for layers in drift.of(k)])
+    assert json.loads(json.dumps(drift.as_dict()))["similarity"] == drift.similarity
+
+
+@torch.no_grad()
+def test_similarity_is_exactly_1_when_the_shown_tokens_look_like_masks() -> None:
+    adapter = tiny.model("maskgit")
+    words = adapter.module.get_parameter("token_emb.word_embeddings.weight")
+    words[0] = words[adapter.config.mask_id]
+    blank = torch.zeros(3, 16, dtype=torch.long)
+    drift = feature_drift(adapter, blank, tiny.labels(adapter, 3))
+    assert drift.contexts == [2, 4, 8]
+    assert drift.updates == [1, 2, 4, 8]
+    assert all(value == 1.0 for rows in drift.similarity for layers in rows for value in layers)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@torch.no_grad()
+def test_context_that_cannot_look_around_does_not_move(family: str) -> None:
+    adapter = tiny.model(family)
+    assert min(min(layers) for rows in drift_of(family, adapter).similarity for layers in rows) < 0.999
+    for module in adapter.module.modules():
+        if isinstance(module, Block):
+            module.attn.proj.weight.zero_()
+            module.attn.proj.bias.zero_()
+    for rows in drift_of(family, adapter).similarity:
+        assert rows == [pytest.approx([1.0] * LAYERS[family], abs=1e-6)] * len(rows)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_hooks_are_gone_afterwards_and_the_network_is_as_before(family: str) -> None:
+    adapter = tiny.model(family)
+    before = state(adapter.module)
+    drift_of(family, adapter)
+    assert hooks(adapter.module) == 0
+    assert equal(before, state(adapter.module))
+
+
+def test_hooks_are_gone_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = tiny.model("maskgit")
+    there: list[int] = []
+
+    def broken(x: Tensor) -> Tensor:
+        there.append(hooks(adapter.module))
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(adapter.module.get_submodule("mid_block.norm2"), "forward", broken)
+    with pytest.raises(RuntimeError, match="out of order"):
+        drift_of("maskgit", adapter)
+    assert there == [LAYERS["maskgit"]]
+    assert hooks(adapter.module) == 0
+
+
+def test_networks_without_attention_are_refused() -> None:
+    with pytest.raises(ValueError, match="Linear has no attention"), attention_inputs(nn.Linear(2, 2), print):
+        pass
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_drift_does_not_hang_on_the_batch_but_on_the_seed(family: str) -> None:
+    whole = drift_of(family, batch=3)
+    parts = drift_of(family, batch=2)
+    for ours, theirs in zip(whole.similarity, parts.similarity, strict=True):
+        assert [pytest.approx(row, abs=1e-5) for row in ours] == theirs
+    assert drift_of(family, seed=1).similarity != whole.similarity
+
+
+@pytest.mark.parametrize("family", ["mar", "maskgit"])
+@torch.inference_mode()
+def test_without_labels_the_unconditional_branch_is_measured(family: str) -> None:
+    adapter = tiny.model(family)
+    values = tokens(adapter)
+    canvases = [
+        next(reveal(adapter, values, labels, [5], tiny.noise(3)))
+        for labels in (None, torch.tensor([1, 2, 3]), torch.tensor([3, 0, 4]))
+    ]
+    none, some, others = (context_features(adapter, canvas, [4])[4] for canvas in canvases)
+    last = list(none)[-1]
+    assert not torch.allclose(some[last], others[last], atol=1e-4)  # labels do show
+    guided = adapter.start(torch.tensor([1, 2, 3]), canvases[0].order, 2)
+    guided.tokens, guided.decoded = canvases[0].tokens, 5
+    torch.testing.assert_close(context_features(adapter, guided, [4])[4][last], none[last])
+    assert not torch.allclose(some[last], none[last], atol=1e-4)
+
+
+def test_bad_requests_are_refused() -> None:
+    adapter = tiny.model("maskgit")
+    ids, labels = tokens(adapter), tiny.labels(adapter, 3)
+    for contexts in ((), (0, 2), (16,)):
+        with pytest.raises(ValueError, match="contexts are"):
+            feature_drift(adapter, ids, labels, contexts)
+    for updates in ((), (-1,), (15,)):
+        with pytest.raises(ValueError, match="updates are"):
+            feature_drift(adapter, ids, labels, (2,), updates)
+    for wrong in (ids[:, :9], ids.float(), ids[:0]):
+        with pytest.raises(ValueError, match=r"expected \(B, 16\) ids"):
+            feature_drift(adapter, wrong, labels)
+    with pytest.raises(ValueError, match="3 labels were given for 2 images"):
+        feature_drift(adapter, ids[:2], labels)
+    with pytest.raises(ValueError, match="batch is 0"):
+        feature_drift(adapter, ids, labels, batch=0)
+    with pytest.raises(ValueError, match="no context of 3 tokens"):
+        drift_of("maskgit").mean(3)
+
+
+def test_cosine_is_the_usual_one_and_exact_for_equal_vectors() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, 50, 7, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(cosine_similarity(a, b), F.cosine_similarity(a, b))
+    assert cosine_similarity(a, a).eq(1).all()
+    assert cosine_similarity(a, -a).ge(-1).all()
+    assert powers(2, 128) == [2, 4, 8, 16, 32, 64, 128]
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_measuring_errors_leaves_the_images_as_they_are(family: str) -> None:
+    pipe, schedule = shared(family), SCHEDULE if family == "mage" else GUIDED
+    local = pipe.model.local
+    watched, log = measured(pipe, schedule)
+    plain, ours = (p(**request(family), schedule=schedule, seed=3, output_type="pt") for p in (pipe, watched))
+    assert torch.equal(plain.tokens, ours.tokens)
+    assert torch.equal(plain.images, ours.images)
+    assert pipe.model.local == local
+    assert len(log.rows()) == schedule.local
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_rows_say_where_in_the_run_they_were_measured(family: str) -> None:
+    schedule, labels = SCHEDULE, request(family, 3).get("labels")
+    rows = local_error(shared(family), schedule, labels, num=3, seed=1, batch=2)
+    expected, decoded, number = [], 0, 0
+    for group in schedule:
+        for index, step in enumerate(group.steps):
+            number += 1
+            if index:
+                expected.append((number, decoded / 16, group.tokens, step.tokens))
+            decoded += step.tokens
+    assert [(row.step, row.decoded, row.rows, row.tokens) for row in rows] == expected
+    assert all(100 * NOTHING[family] < row.mean <= row.max for row in rows)
+    assert any(row.mean < row.max for row in rows)
+    whole = local_error(shared(family), schedule, labels, num=3, seed=1, batch=3)
+    assert [row.mean for row in rows] == pytest.approx([row.mean for row in whole], rel=1e-3)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@torch.inference_mode()
+def test_error_is_0_until_something_changes(family: str) -> None:
+    adapter = tiny.model(family)
+    canvas = tiny.canvas(adapter)
+    canvas.commit(tiny.values(adapter, 2, 4))
+    cache = new_cache(adapter, canvas, SCHEDULE)
+    rows, wanted = slice(4, 10), slice(6, 10)
+    adapter.full(canvas, cache, rows)
+
+    def error(guidance: float) -> Tensor:
+        return evaluation_error(adapter, canvas, adapter.local(canvas, cache, rows, wanted), wanted, guidance)
+
+    assert error(1.0).shape == (2,)
+    assert error(1.0).max() <= NOTHING[family]
+    assert error(3.0).max() <= NOTHING[family]
+    canvas.commit(tiny.values(adapter, 2, 2, seed=5))
+    assert error(1.0).min() > 100 * NOTHING[family]
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_single_layer_has_no_error(family: str) -> None:
+    pipe = pipeline(family)
+    pipe.model = pipe.model.single_layer()
+    rows = local_error(pipe, SCHEDULE, request(family).get("labels"), num=2)
+    assert max(row.max for row in rows) <= NOTHING[family]
+
+
+@torch.inference_mode()
+def test_error_of_ids_is_the_divergence_of_what_is_drawn_from() -> None:
+    adapter = tiny.model("maskgit")
+    canvas, wanted = tiny.canvas(adapter), slice(3, 7)
+    other = torch.randn(4, 4, 32, generator=torch.Generator().manual_seed(0))
+
+    def distribution(features: Tensor) -> Tensor:
+        conditional, null = adapter.prediction(features).chunk(2)
+        return (null + 2.5 * (conditional - null)).softmax(-1)
+
+    exact, ours = distribution(adapter.full(canvas, None, wanted)), distribution(other)
+    expected = (exact * (exact / ours).log()).sum(-1).mean(-1)
+    torch.testing.assert_close(evaluation_error(adapter, canvas, other, wanted, 2.5).float(), expected)
+
+
+@torch.inference_mode()
+def test_error_of_latents_is_relative_image_by_image() -> None:
+    adapter = tiny.model("mar")
+    canvas, wanted = tiny.canvas(adapter), slice(3, 7)
+    exact = adapter.full(canvas, None, wanted)  # (4, 4, D): two branches of two images
+    scale = torch.tensor([1.5, 1.25, 1.5, 1.25]).view(4, 1, 1)
+    found = evaluation_error(adapter, canvas, scale * exact, wanted)
+    torch.testing.assert_close(found.float(), torch.tensor([0.5, 0.25]))
+
+
+def test_errors_need_local_evaluations_and_images() -> None:
+    with pytest.raises(ValueError, match="no local evaluations"):
+        local_error(shared("mage"), cosine(16, full=4), num=1)
+    for num, batch in ((0, 8), (1, 0), (None, 8)):
+        with pytest.raises(ValueError, match="at least one image"):
+            local_error(shared("mage"), SCHEDULE, num=num, batch=batch)
+
+
+def run(*argv: str) -> int:
+    parser = argparse.ArgumentParser()
+    command.arguments(parser)
+    return command.run(parser.parse_args(argv))
+
+
+@pytest.mark.parametrize("name", ["mar-base", "mage-base", "maskgit-large"])
+def test_command_measures_drawn_images(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "deep" / "out"
+    assert run("--model", name, "--tiny", "--num", "2", "--full", "3", "--local", "2", "--out", str(out)) == 0
+    printed = capsys.readouterr().out
+    assert "drawn by the model itself, 12+4" in printed
+    assert "3+2 evaluations" in printed
+    assert sorted(path.name for path in out.iterdir()) == ["drift.json", "drift.png", "error.json", "error.png"]
+    drift, error = (json.loads((out / file).read_text()) for file in ("drift.json", "error.json"))
+    assert (drift["contexts"], drift["samples"], drift["updates"][-1]) == ([2, 4, 8, 16, 32], 2, 32)
+    assert f"{drift['mean'][0][0]:.4f} ± {drift['spread'][0][0]:.4f}" in printed
+    assert (error["schedule"], len(error["rows"])) == ("3+2", 2)
+    assert f"to {max(row['mean'] for row in error['rows']):.2e}" in printed
+    picture(out / "drift.png")
+    picture(out / "error.png")
+
+
+def test_command_reads_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, small = tmp_path / "in", tmp_path / "small"
+    generator = np.random.default_rng(0)
+    for where, side in ((folder, 32), (small, 16)):
+        where.mkdir()
+        for index in range(3):
+            pixels = generator.integers(0, 256, (side, side, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(where / f"{index}.png")
+    argv = ["--model", "maskgit-large", "--tiny", "--full", "4", "--batch", "2", "--out", str(tmp_path / "out")]
+    for num, more in ((2, []), (9, ["--labels", "3"])):
+        assert run(*argv, "--num", str(num), "--images", str(folder), *more) == 0
+        printed = capsys.readouterr().out
+        assert f"tokens of {min(num, 3)} images from {folder}" in printed
+        assert ("without classes" in printed) == (not more)
+        assert "plain decoding" in printed
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["drift.json", "drift.png"]
+    with pytest.raises(ValueError, match="16x16; this model reads 32x32"):
+        run(*argv, "--images", str(small))
+
+
+def test_command_refuses_nonsense(tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "out")]
+    for option in ("--num", "--batch"):
+        with pytest.raises(ValueError, match=f"{option} is 0"):
+            run(option, "0", *out)
+    with pytest.raises(ValueError, match="tokens"):
+        run("--model", "mage-base", "--tiny", "--full", "99", *out)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,287 @@
+"""Images from folders, zip and npz files: the same pixels in a fixed order, and clear words for the rest."""
+
+import io
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from recap.evaluation import ImageSet, open_images
+
+NAMES = ("a.png", "b/a.bmp", "b/c/z.PNG", "c.webp", "d.png")  # in order
+HEIGHT, WIDTH = 4, 6
+
+
+def pixels(count: int = len(NAMES), height: int = HEIGHT, width: int = WIDTH) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
+
+
+def encoded(picture: np.ndarray, suffix: str = ".png") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, Image.registered_extensions()[suffix.lower()], lossless=True)
+    return file.getvalue()
+
+
+def files() -> dict[str, bytes]:
+    """Pictures and other files by name, not in order."""
+    named = {name: encoded(picture, Path(name).suffix) for name, picture in zip(NAMES, pixels(), strict=True)}
+    named |= {"notes.txt": b"no picture", "b/._a.png": b"a shadow", "__MACOSX/a.png": b"another", "png": b"none"}
+    return dict(reversed(named.items()))
+
+
+def folder_of(named: dict[str, bytes], place: Path) -> Path:
+    path = place / "folder"
+    for name, blob in named.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(blob)
+    return path
+
+
+def zip_of(named: dict[str, bytes], place: Path) -> Path:
+    with zipfile.ZipFile(place / "images.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.mkdir("empty.png")
+        for name, blob in named.items():
+            archive.writestr(name, blob)
+    return place / "images.zip"
+
+
+def npz_of(place: Path, **arrays: np.ndarray) -> Path:
+    write = np.savez_compressed if "labels" in arrays else np.savez  # either is in use
+    write(place / "images.npz", allow_pickle=False, **arrays)
+    return place / "images.npz"
+
+
+def packed(blobs: list[bytes]) -> dict[str, np.ndarray]:
+    offsets = np.cumsum([0, *map(len, blobs)])
+    return {"bytes": np.frombuffer(b"".join(blobs), np.uint8), "offsets": offsets}
+
+
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "folder": lambda place: folder_of(files(), place),
+    "zip": lambda place: zip_of(files(), place),
+    "arr_0": lambda place: npz_of(place, arr_0=pixels(), arr_1=np.arange(3)),
+    "images": lambda place: npz_of(place, images=pixels(), labels=np.arange(len(NAMES))),
+    "bytes": lambda place: npz_of(place, **packed([encoded(picture) for picture in pixels()])),
+}
+
+
+def read(images: ImageSet, size: int = 100) -> Tensor:
+    return torch.cat(list(images.batches(size)))
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_every_form_holds_the_same_images(tmp_path: Path, kind: str) -> None:
+    images = open_images(str(MAKERS[kind](tmp_path)))
+    assert len(images) == len(NAMES)
+    got = read(images)
+    assert got.dtype == torch.float32
+    assert got.is_contiguous()
+    assert torch.equal(got, torch.from_numpy(pixels()).permute(0, 3, 1, 2) / 255)
+    assert torch.equal(read(images), got)  # a second pass begins anew
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_batches_are_full_but_the_last(tmp_path: Path, kind: str, size: int) -> None:
+    images = open_images(MAKERS[kind](tmp_path))
+    batches = list(images.batches(size))
+    assert [len(batch) for batch in batches] == {1: [1, 1, 1, 1, 1], 2: [2, 2, 1], 5: [5]}[size]
+    assert torch.equal(torch.cat(batches), read(images))
+
+
+@pytest.mark.parametrize(
+    ("mode", "value", "expected"),
+    [("L", 51, (51, 51, 51)), ("RGBA", (10, 20, 30, 0), (10, 20, 30)), ("1", 1, (255, 255, 255))],
+)
+def test_pictures_become_rgb(
+    tmp_path: Path, mode: str, value: int | tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    Image.new(mode, (3, 2), value).save(tmp_path / "a.png")
+    got = read(open_images(tmp_path))
+    assert got.shape == (1, 3, 2, 3)
+    assert torch.equal((got * 255).round()[0, :, 0, 0], torch.tensor(expected).float())
+
+
+def test_a_palette_with_transparency_is_read_quietly(tmp_path: Path) -> None:
+    picture = Image.new("P", (3, 2), 1)
+    picture.putpalette([0, 0, 0, 7, 8, 9])
+    picture.save(tmp_path / "a.png", transparency=bytes([0, 128]))
+    assert torch.equal((read(open_images(tmp_path)) * 255).round()[0, :, 0, 0], torch.tensor([7.0, 8.0, 9.0]))
+
+
+def test_jpeg_is_read(tmp_path: Path) -> None:
+    for name in ("a.jpg", "b.JPEG"):
+        Image.new("RGB", (16, 16), (200, 100, 50)).save(tmp_path / name, "JPEG", quality=95)
+    got = read(open_images(tmp_path))
+    assert got.shape == (2, 3, 16, 16)
+    torch.testing.assert_close(got[:, :, 8, 8] * 255, torch.tensor([[200.0, 100, 50]] * 2), rtol=0, atol=4)
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "bytes"])
+def test_other_sizes_are_named(tmp_path: Path, kind: str) -> None:
+    named = {"a.png": encoded(pixels(1)[0]), "b.png": encoded(pixels(1, 5, 7)[0])}
+    makers = {"folder": folder_of, "zip": zip_of}
+    path = makers[kind](named, tmp_path) if kind in makers else npz_of(tmp_path, **packed(list(named.values())))
+    names = ("picture 0", "picture 1") if kind == "bytes" else ("a.png", "b.png")
+    with pytest.raises(ValueError, match=rf"{names[0]}.* has 6x4 pixels and .*{names[1]}.* has 7x5"):
+        read(open_images(path))
+
+
+@pytest.mark.parametrize("damage", ["text", "empty", "half", "noise"])
+@pytest.mark.parametrize("kind", ["folder", "zip", "bytes"])
+def test_a_damaged_picture_is_named(tmp_path: Path, kind: str, damage: str) -> None:
+    whole = encoded(pixels(1, 64, 64)[0])
+    blob = {
+        "text": b"<html>not found</html>",
+        "empty": b"",
+        "half": whole[: len(whole) // 2],
+        "noise": whole[:60] + bytes(len(whole) - 60),
+    }[damage]
+    named = {"a.png": whole, "broken.png": blob}
+    makers = {"folder": folder_of, "zip": zip_of}
+    path = makers[kind](named, tmp_path) if kind in makers else npz_of(tmp_path, **packed(list(named.values())))
+    with pytest.raises(ValueError, match=r"(broken\.png|picture 1 of).* is no readable picture"):
+        read(open_images(path))
+
+
+def huge_png(width: int, height: int) -> bytes:
+    """A file of a few bytes that claims to be a picture of that size."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+# one beyond our limit, one that Pillow warns of, one that it refuses
+@pytest.mark.parametrize(("width", "height"), [(8000, 8001), (10_000, 10_000), (50_000, 50_000)])
+def test_bombs_are_refused_before_they_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int, height: int
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("the picture was decoded")
+
+    (tmp_path / "bomb.png").write_bytes(huge_png(width, height))
+    monkeypatch.setattr(Image.Image, "convert", never)
+    with pytest.raises(ValueError, match=r"bomb\.png is no readable picture .*pixels"):
+        read(open_images(tmp_path))
+
+
+def test_bombs_in_a_zip_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recap.evaluation.images.MOST_BYTES", 1000)
+    path = zip_of({"a.png": encoded(pixels(1)[0]), "bomb.png": bytes(1001)}, tmp_path)
+    with pytest.raises(ValueError, match=r"bomb\.png in .* unpacks to 1,001 bytes"):
+        read(open_images(path))
+
+
+def test_names_in_a_zip_reach_no_file(tmp_path: Path) -> None:
+    place = tmp_path / "inner"
+    place.mkdir()
+    path = zip_of({"../outside.png": encoded(pixels(1)[0]), "/root.png": encoded(pixels(1)[0])}, place)
+    before = sorted(tmp_path.rglob("*"))
+    assert len(read(open_images(path))) == 2
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_sixteen_bits_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.full((4, 4), 40_000, dtype=np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(ValueError, match=r"deep\.png .*8 bits for a channel are expected"):
+        read(open_images(tmp_path))
+
+
+def test_other_formats_under_a_known_name_are_refused(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png", "GIF")
+    with pytest.raises(ValueError, match=r"a\.png is no readable picture"):
+        read(open_images(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda place: folder_of({"notes.txt": b""}, place),
+        lambda place: zip_of({"notes.txt": b""}, place),
+        lambda place: npz_of(place, bytes=np.zeros(0, np.uint8), offsets=np.zeros(1, np.int64)),
+    ],
+)
+def test_nothing_is_no_set(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    with pytest.raises(ValueError, match="holds no pictures"):
+        open_images(make(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"arr_0": pixels() / 255}, r"of float64 but \(n, h, w, 3\) of uint8 is expected"),
+        ({"arr_0": pixels().transpose(0, 3, 1, 2).copy()}, r"\(5, 3, 4, 6\) of uint8 but"),
+        ({"images": pixels()[0]}, r"images in .* is \(4, 6, 3\)"),
+        ({"images": np.asfortranarray(pixels())}, "in Fortran order"),
+        ({"images": pixels(0)}, r"\(0, 4, 6, 3\)"),
+        ({"images": np.zeros((1, 8000, 8001, 0), np.uint8)}, r"\(1, 8000, 8001, 0\)"),
+        ({"labels": np.arange(3)}, r"has \['labels'\]; expected arr_0 or images, or bytes and offsets"),
+        ({"bytes": np.zeros(9, np.uint8), "offsets": np.array([0, 10])}, "do not fit"),
+        ({"bytes": np.zeros(9, np.uint8), "offsets": np.array([0, 7, 5])}, "do not fit"),
+        ({"bytes": np.zeros(9, np.uint8), "offsets": np.array([-1, 7])}, "do not fit"),
+        ({"bytes": np.zeros(9, np.uint8), "offsets": np.array([0.0, 7.0])}, "do not fit"),
+        ({"bytes": np.zeros(9, np.int32), "offsets": np.array([0, 7])}, "do not fit"),
+        ({"bytes": np.zeros(9, np.uint8), "offsets": np.zeros(0, np.int64)}, "do not fit"),
+    ],
+)
+def test_other_arrays_are_refused(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        open_images(npz_of(tmp_path, **arrays))
+
+
+def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", bytes=np.array([{}], dtype=object), offsets=np.arange(2))
+    with pytest.raises(ValueError, match="cannot be read"):
+        open_images(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", arr_0=np.array([{}], dtype=object))
+    with pytest.raises(ValueError, match="of object but"):
+        open_images(tmp_path / "b.npz")
+
+
+def test_an_array_of_huge_pictures_is_refused(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    header = {"descr": "|u1", "fortran_order": False, "shape": (1, 8001, 8000, 3)}
+    np.lib.format.write_array_header_1_0(file, header)
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
+        archive.writestr("arr_0.npy", file.getvalue())
+    with pytest.raises(ValueError, match="pictures of 8000x8001 pixels, and at most 64,000,000 pixels are read"):
+        open_images(tmp_path / "huge.npz")
+
+
+def test_an_array_that_ends_early_is_refused(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    np.save(file, pixels())
+    with zipfile.ZipFile(tmp_path / "short.npz", "w") as archive:
+        archive.writestr("arr_0.npy", file.getvalue()[:-1])
+    batches = open_images(tmp_path / "short.npz").batches(4)
+    assert len(next(batches)) == 4
+    with pytest.raises(ValueError, match=r"picture 4 of .*short\.npz cannot be read"):
+        next(batches)
+
+
+def test_other_paths_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="does not exist; give a folder"):
+        open_images(tmp_path / "none")
+    for name in ("a.zip", "a.npz"):
+        (tmp_path / name).write_bytes(b"something else")
+        with pytest.raises(ValueError, match="damaged or of another format"):
+            open_images(tmp_path / name)
+    (tmp_path / "a.tar").write_bytes(b"something else")
+    with pytest.raises(ValueError, match=r"no folder, \.zip or \.npz file"):
+        open_images(tmp_path / "a.tar")
+
+
+def test_an_empty_batch_is_refused_at_once(tmp_path: Path) -> None:
+    images = open_images(npz_of(tmp_path, arr_0=pixels()))
+    with pytest.raises(ValueError, match="batches of 0 images"):
+        images.batches(0)
