@@ -185,6 +185,20 @@ def test_a_sweep_goes_on_where_it_stopped(place: Path, capsys: Capture) -> None:
     )
 
 
+def test_times_can_be_taken_again(place: Path) -> None:
+    before = sweep()
+    path = Path("sweep/points.jsonl")
+    slow = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(p | {"seconds": {"total": 99.0, "full": 98.0}}) + "\n" for p in slow))
+    common = ["--model", "flowers-mage", "--stats", "stats.npz", "--num", "10", "--batch", "5"]
+    assert main(["sweep", *common, "--retime"]) == 0
+    after = json.loads(Path("sweep/sweep.json").read_text())
+    for old, new in zip(before["rows"], after["rows"], strict=True):
+        assert new["figures"] == old["figures"]
+        assert 0 < new["seconds"] < 90
+        assert set(new["phases"]) == {"full", "local", "head", "tokenizer", "total"}
+
+
 def test_a_report_holds_every_setting(place: Path, capsys: Capture) -> None:
     sweep("--repeat", "8")
     Path("findings.md").write_text("## Findings\n\nNone.\n")

@@ -10,16 +10,18 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from tqdm.auto import tqdm
 
 from recap.cli import sample
 from recap.cli.evaluate import add_measuring, describe, figures_of, network, plan_of, write_json
 from recap.cli.options import add_model
 from recap.core.decode import check_fit
-from recap.evaluation.evaluate import Run, evaluate, machine, warm_up
-from recap.evaluation.measure import Reference
+from recap.evaluation.evaluate import Run, evaluate, machine, seconds_an_image, warm_up
+from recap.evaluation.measure import LabelPlan, Reference
 from recap.evaluation.plots import Point as Mark
 from recap.evaluation.plots import plot_front
 from recap.evaluation.settings import Setting
@@ -32,6 +34,7 @@ from recap.evaluation.sweep import (
     read_points,
     rows_of,
     write_csv,
+    write_points,
 )
 from recap.models.zoo import family_of
 from recap.pipeline import Pipeline
@@ -50,6 +53,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeat", nargs="*", default=[], metavar="SETTING", help="settings to run with three seeds, for the spread"
     )
+    parser.add_argument(
+        "--retime",
+        action="store_true",
+        help="measure the times of all finished points again, for a sweep that shared its machine",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="stop after this many new points")
     parser.add_argument("--out", default="sweep", help="folder for the results (default sweep)")
 
@@ -58,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     pipe, shown = sample.pipeline_of(args)
     if pipe.tokenizer is None:
         raise ValueError(f"{shown} has no tokenizer to make images with; put one into its sub-folder `tokenizer`")
-    settings = settings_of(args, pipe)
+    settings = [] if args.retime and not (args.settings or args.preset) else settings_of(args, pipe)
     net = network(args)
     reference = Reference.load(args.stats, net, batch=args.batch)
     plan, labels = plan_of(args, pipe, reference)
@@ -97,6 +105,8 @@ def run(args: argparse.Namespace) -> int:
         )
         if args.limit is not None and count >= args.limit:
             break
+    if args.retime:
+        retime(args, pipe, plan, out / POINTS)
     rows = rows_of(read_points(out / POINTS))
     if not rows:
         raise ValueError(f"{out / POINTS} has no points yet; nothing to plot")
@@ -122,6 +132,16 @@ def settings_of(args: argparse.Namespace, pipe: Pipeline) -> list[Setting]:
         except ValueError as error:
             raise ValueError(f"setting {setting}: {error}") from error
     return settings
+
+
+def retime(args: argparse.Namespace, pipe: Pipeline, plan: LabelPlan | None, path: Path) -> None:
+    """Take the time of every finished setting again, all else staying as it is."""
+    points = read_points(path)
+    seconds: dict[str, dict[str, float]] = {}
+    for text in tqdm(dict.fromkeys(point.setting for point in points), desc="times", unit="setting"):
+        schedule = Setting.parse(text).schedule(pipe.sampling, pipe.model.num_tokens)
+        seconds[text] = seconds_an_image(pipe, Run(schedule, args.batch, args.batch, args.seed, plan))
+    write_points(path, [replace(point, seconds=seconds[point.setting]) for point in points])
 
 
 def check_about(path: Path, about: dict[str, Any]) -> None:

@@ -97,6 +97,20 @@ def evaluate(
     return result
 
 
+def seconds_an_image(pipe: Pipeline, run: Run, batches: int = 2) -> dict[str, float]:
+    """Time of drawing alone, by phase: a batch that does not count, then the mean of some that do."""
+    pipe, watch = timed(pipe)
+    pipe.progress = False
+    indices = range(run.batch)
+    for number in range(batches + 1):
+        with watch.measure("total"):
+            generators = image_generators(run.seed, indices, pipe.device)
+            pipe(**run.of(indices), schedule=run.schedule, generator=generators, output_type="pt")
+        if number == 0:
+            watch.seconds = dict.fromkeys(PHASES, 0.0)
+    return {phase: value / (batches * run.batch) for phase, value in watch.seconds.items()}
+
+
 def write_state(path: Path, about: str, result: Evaluation) -> None:
     """Everything that is needed to go on."""
     save_state(path, {"about": about, "done": result.done, "seconds": result.seconds, "seen": result.seen.state()})

@@ -251,7 +251,12 @@ def read_points(path: Path) -> list[Point]:
 
 def append_point(path: Path, point: Point) -> None:
     """Add a finished point; a half line before it is cut away first."""
-    text = "".join(json.dumps(asdict(each)) + "\n" for each in [*read_points(path), point])
+    write_points(path, [*read_points(path), point])
+
+
+def write_points(path: Path, points: Iterable[Point]) -> None:
+    """Write all points, whole or not at all."""
+    text = "".join(json.dumps(asdict(each)) + "\n" for each in points)
     draft = path.with_suffix(".draft")
     draft.write_text(text)
     draft.replace(path)
