@@ -20,11 +20,14 @@ LEAST = 4096  # values that make a tensor worth it
 STEPS = 127
 
 
-def compact(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights in the compact form; a network without large tensors stays as it is."""
+def compact(tensors: Mapping[str, Tensor], scales: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """The same weights in the compact form; a network without large tensors stays as it is.
+
+    `scales` are those of tensors that lie on their grid already (see `recap.checkpoints.rounding`).
+    """
     small: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
-        scale = row_scales(tensor)
+        scale = (scales or {}).get(key, row_scales(tensor))
         if scale is None:
             small[key] = shortened(tensor)
             continue

@@ -23,11 +23,19 @@ from recap.models.zoo import FAMILIES, TOKENIZERS, build, field_names
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
-def save_pretrained(net: nn.Module, folder: str | Path, *, compact: bool = False, **about: Any) -> Path:
+def save_pretrained(
+    net: nn.Module,
+    folder: str | Path,
+    *,
+    compact: bool = False,
+    scales: Mapping[str, Tensor] | None = None,
+    **about: Any,
+) -> Path:
     """Write a network to `folder`; `about` goes into the configuration as it is (a name, a setting).
 
     `compact` keeps large tensors as int8 (see `recap.checkpoints.compact`): a quarter of the size, and close
-    to the original rather than equal. Other entries that `about` may have are read by `recap.checkpoints.about`.
+    to the original rather than equal, except for weights that were rounded to `scales` before
+    (`recap.checkpoints.rounding`). Other entries that `about` may have are read by `recap.checkpoints.about`.
     """
     folder = Path(folder)
     taken = {"format", "family", "config"} & set(about)
@@ -38,7 +46,8 @@ def save_pretrained(net: nn.Module, folder: str | Path, *, compact: bool = False
     config = {"format": "recap", "family": family_name(net), **about, "config": asdict(net.config)}  # type: ignore[call-overload]
     tensors = {key: value.detach().contiguous() for key, value in net.state_dict().items()}
     if compact:
-        tensors = made_compact({key: value.cpu() for key, value in tensors.items()})
+        grids = {key: value.cpu() for key, value in (scales or {}).items()}
+        tensors = made_compact({key: value.cpu() for key, value in tensors.items()}, grids)
     try:
         text = json.dumps(config, indent=2) + "\n"
     except TypeError as error:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from recap.checkpoints import load_pretrained, save_pretrained
+from recap.checkpoints.rounding import compensated
 from recap.cli.options import check_device
 from recap.models.layers import Block
 from recap.models.mar.denoiser import Denoiser
@@ -115,7 +116,9 @@ def run(args: argparse.Namespace) -> int:
     net = averaged(trainer)
     if isinstance(net, KLVAE) and not args.decoder_only:
         net = measured_scale(net, photos)
-    save_pretrained(net, out, compact=args.size == "flowers", **beside)
+    small = args.size == "flowers"
+    scales = rounded_to_keep(net, trainer) if small and args.what != "tokenizer" else None
+    save_pretrained(net, out, compact=small, scales=scales, **beside)
     summary = {
         "what": args.what,
         "recipe": asdict(recipe),
@@ -177,6 +180,20 @@ def averaged(trainer: Trainer) -> nn.Module:
     net = build(trainer.net.config).to(trainer.device)  # type: ignore[arg-type]
     net.load_state_dict(trainer.average)
     return net.eval()
+
+
+def rounded_to_keep(net: nn.Module, trainer: Trainer, batches: int = 4) -> dict[str, Tensor]:
+    """Round the linear layers of `net` so that its outputs on training data change least; returns their scales."""
+    objective: Any = trainer.objective
+    objective.net = net  # the averaged weights, and not compiled
+
+    def run() -> None:
+        for batch in range(batches):
+            objective.losses(batch, 1.0, torch.Generator(trainer.device).manual_seed(batch))
+
+    state, scales = compensated(net, run)
+    net.load_state_dict(state)
+    return scales
 
 
 def tokenizer_objective(args: argparse.Namespace, photos: Photos) -> Objective:
