@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -38,8 +39,10 @@ class Measurement:
     @torch.inference_mode()
     def add(self, net: InceptionFeatures, images: Tensor, indices: Sequence[int]) -> None:
         """Look at a batch of images (B, 3, h, w) in [0, 1]; `indices` are their numbers in the whole run."""
-        features = net(images)  # (B, F)
-        self.statistics.update(features.double().cpu())
+        with exact_convolutions():
+            features = net(images)  # (B, F)
+        # in float64 where there is a fast one; other accelerators have none
+        self.statistics.update(features if features.is_cuda else features.cpu())
         self.reservoir.update(features.cpu(), indices)
         if self.score is not None:
             self.score.update(net.logits(features).cpu(), indices)
@@ -75,6 +78,16 @@ class Measurement:
         measurement.reservoir = FeatureReservoir.from_state(part("reservoir"))
         measurement.score = ScoreSums.from_state(part("score")) if part("score") else None
         return measurement
+
+
+def exact_convolutions() -> AbstractContextManager[None]:
+    """Convolutions on CUDA in float32 and not in TF32, which moves features in the fourth digit."""
+    if not torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
+        return nullcontext()
+    flags: AbstractContextManager[None] = torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=False, allow_tf32=False
+    )
+    return flags
 
 
 @dataclass(frozen=True, slots=True)
