@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from itertools import islice
+from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from recap.core.canvas import Draw
 from recap.core.noise import Noise
 from recap.core.protocols import Head
-from recap.core.schedule import Step
+from recap.core.schedule import Schedule, Step, from_counts
 from recap.pipeline import Pipeline
 
 PHASES = ("full", "local", "head", "tokenizer", "total")
@@ -76,3 +77,17 @@ def timed(pipe: Pipeline) -> tuple[Pipeline, Stopwatch]:
     )
     vars(other)["decode"] = watch.around("tokenizer", pipe.decode)
     return other, watch
+
+
+def warm_up(pipe: Pipeline, schedule: Schedule, asked: Mapping[str, Any], generators: Sequence[Generator]) -> None:
+    """One full and one local evaluation and a look at the tokenizer, so that no run that is timed pays for set-up.
+
+    `asked` are the labels or the number of images of a usual batch.
+    """
+    tokens, last = pipe.model.num_tokens, schedule.steps[-1]
+    once = from_counts(
+        tokens, [1, 1, tokens - 2], full=2, local=1, plain=0, guidance=last.guidance, head_steps=(2, 2)
+    )
+    for canvas in islice(pipe.stream(**asked, schedule=once, generator=generators), 2):
+        blank = torch.zeros_like(canvas.raster())
+    pipe.decode(blank, "pt")

@@ -19,8 +19,8 @@ from recap.evaluation.measure import (
     compare,
     label_plan,
     measure_images,
-    save_state,
 )
+from recap.files import written_whole
 from tests.evaluation.watcher import Watcher
 
 NET: Any = Watcher()
@@ -64,7 +64,8 @@ def test_a_state_goes_on_to_the_last_bit(tmp_path: Path) -> None:
     half = Measurement(logits=True, keep=20)
     for first in range(0, 40, 7):
         if first == 21:
-            save_state(tmp_path / "state.pt", {"seen": half.state()})
+            with written_whole(tmp_path / "state.pt") as file:
+                torch.save({"seen": half.state()}, file)
             content = torch.load(tmp_path / "state.pt", weights_only=True)
             half = Measurement.from_state(content["seen"])
         some = range(first, min(first + 7, 40))

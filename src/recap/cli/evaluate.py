@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import warnings
 from pathlib import Path
 from typing import Any
 
 from recap.cli import sample
 from recap.cli.options import add_model, add_schedule, check_device, guidance_scale
-from recap.evaluation.evaluate import Run, evaluate, machine, warm_up
+from recap.evaluation.evaluate import Run, evaluate, machine
 from recap.evaluation.inception import InceptionFeatures, load_inception
 from recap.evaluation.measure import LabelPlan, Measurement, Reference, compare, label_plan, measure_images
+from recap.files import written_whole
 from recap.pipeline import Pipeline
+from recap.timing import warm_up
 
 STATE, RESULT = "state.pt", "result.json"
 
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         job = Run(schedule, args.num, args.batch, args.seed, plan)
         about = describe(args, pipe, shown, job, labels)
         out.mkdir(parents=True, exist_ok=True)
-        warm_up(pipe, job)
+        warm_up(pipe, job.schedule, *job.first(pipe))
         done = evaluate(pipe, net, job, state=out / STATE, identity=about)
         seen = done.seen
         about |= {
@@ -153,14 +154,6 @@ def figures_of(seen: Measurement, reference: Reference) -> dict[str, float]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file that is whole or not there."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("w") as file:
-            file.write(json.dumps(content, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    """Write a JSON file for people and machines."""
+    with written_whole(path, "w") as file:
+        file.write(json.dumps(content, indent=2) + "\n")

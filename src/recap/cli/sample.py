@@ -11,7 +11,6 @@ import argparse
 import json
 import platform
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +34,14 @@ from recap.cli.options import (
 from recap.core.decode import check_fit
 from recap.core.noise import image_generators, image_seed
 from recap.core.presets import Sampling
-from recap.core.schedule import Schedule, from_counts
+from recap.core.schedule import Schedule
 from recap.labels import find_classes
 from recap.models.mage import MAGE
 from recap.models.mar import MAR
 from recap.models.zoo import TOKENIZER_SIZES, build, randomize, tiny_tokenizer
 from recap.pictures import Row, comparison, grid
 from recap.pipeline import Pipeline
-from recap.timing import timed
+from recap.timing import timed, warm_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,8 @@ def run(args: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     plain = None
     if args.compare:
-        warm_up(pipe, schedule, request)
+        first = request.batches()[0]
+        warm_up(pipe, schedule, request.of(first), image_generators(request.seed, first, pipe.device))
         plain = draw(pipe, plain_version(args, pipe, schedule), request, "plain")
     result = draw(pipe, schedule, request, "reused" if schedule.local else "plain")
     for index, image in enumerate(result.images):
@@ -155,21 +155,6 @@ def draw(pipe: Pipeline, schedule: Schedule, request: Request, name: str) -> Dra
                     callback_on_step_end=lambda *_: bar.update(),
                 ).images
     return Drawn(images, watch.seconds, {phase: watch.calls[phase] for phase in ("full", "local")})
-
-
-def warm_up(pipe: Pipeline, schedule: Schedule, request: Request) -> None:
-    """One full and one local evaluation and a look at the tokenizer, so that the first run pays for no set-up."""
-    indices = request.batches()[0]
-    tokens, last = pipe.model.num_tokens, schedule.steps[-1]
-    once = from_counts(
-        tokens, [1, 1, tokens - 2], full=2, local=1, plain=0, guidance=last.guidance, head_steps=(2, 2)
-    )
-    steps = pipe.stream(
-        **request.of(indices), schedule=once, generator=image_generators(request.seed, indices, pipe.device)
-    )
-    for canvas in islice(steps, 2):
-        blank = torch.zeros_like(canvas.raster())
-    pipe.decode(blank)
 
 
 def sampling_of(args: argparse.Namespace, pipe: Pipeline) -> Schedule:

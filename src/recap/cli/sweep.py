@@ -20,7 +20,7 @@ from recap.cli import sample
 from recap.cli.evaluate import add_measuring, describe, figures_of, network, plan_of, write_json
 from recap.cli.options import add_model
 from recap.core.decode import check_fit
-from recap.evaluation.evaluate import Run, evaluate, machine, seconds_an_image, warm_up
+from recap.evaluation.evaluate import Run, evaluate, machine, seconds_an_image
 from recap.evaluation.measure import LabelPlan, Reference
 from recap.evaluation.plots import Point as Mark
 from recap.evaluation.plots import plot_front
@@ -38,6 +38,7 @@ from recap.evaluation.sweep import (
 )
 from recap.models.zoo import family_of
 from recap.pipeline import Pipeline
+from recap.timing import warm_up
 
 POINTS, ABOUT = "points.jsonl", "about.json"
 
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{shown}: {len(finished)} points done, {len(jobs)} to go")
     for count, (setting, seed) in enumerate(jobs, start=1):
         job = Run(setting.schedule(pipe.sampling, pipe.model.num_tokens), args.num, args.batch, seed, plan)
-        warm_up(pipe, job)
+        warm_up(pipe, job.schedule, *job.first(pipe))
         identity = describe(args, pipe, shown, job, labels) | {"setting": str(setting)}
         state = out / f"state-{hashlib.sha256(f'{setting} {seed}'.encode()).hexdigest()[:12]}.pt"
         done = evaluate(pipe, net, job, state=state, identity=identity)

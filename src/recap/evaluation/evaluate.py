@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from tqdm.auto import tqdm
 
 import recap
 from recap.core.noise import image_generators
-from recap.core.schedule import Schedule, from_counts
+from recap.core.schedule import Schedule
 from recap.evaluation.inception import InceptionFeatures
-from recap.evaluation.measure import LabelPlan, Measurement, save_state
+from recap.evaluation.measure import LabelPlan, Measurement
+from recap.files import written_whole
 from recap.pipeline import Pipeline
 from recap.timing import PHASES, timed
 
@@ -41,6 +41,11 @@ class Run:
         if self.plan is None:
             return {"num_images": len(indices)}
         return {"labels": [self.plan(index) for index in indices]}
+
+    def first(self, pipe: Pipeline) -> tuple[dict[str, Any], list[torch.Generator]]:
+        """What the pipeline is asked for the first batch, and its randomness."""
+        indices = range(min(self.batch, self.num))
+        return self.of(indices), image_generators(self.seed, indices, pipe.device)
 
 
 @dataclass(slots=True)
@@ -113,7 +118,9 @@ def seconds_an_image(pipe: Pipeline, run: Run, batches: int = 2) -> dict[str, fl
 
 def write_state(path: Path, about: str, result: Evaluation) -> None:
     """Everything that is needed to go on."""
-    save_state(path, {"about": about, "done": result.done, "seconds": result.seconds, "seen": result.seen.state()})
+    content = {"about": about, "done": result.done, "seconds": result.seconds, "seen": result.seen.state()}
+    with written_whole(path) as file:
+        torch.save(content, file)
 
 
 def read_state(path: Path, about: str) -> Evaluation:
@@ -131,19 +138,6 @@ def read_state(path: Path, about: str) -> Evaluation:
             f"{path} belongs to another run: {theirs}, and this one is {about}; remove it or choose another --out"
         )
     return Evaluation(seen, {phase: float(seconds.get(phase, 0.0)) for phase in PHASES}, done)
-
-
-def warm_up(pipe: Pipeline, run: Run) -> None:
-    """One full and one local evaluation and a look at the tokenizer, so that no setting pays for the set-up."""
-    indices = range(min(run.batch, run.num))
-    tokens, last = pipe.model.num_tokens, run.schedule.steps[-1]
-    once = from_counts(
-        tokens, [1, 1, tokens - 2], full=2, local=1, plain=0, guidance=last.guidance, head_steps=(2, 2)
-    )
-    steps = pipe.stream(**run.of(indices), schedule=once, generator=image_generators(run.seed, indices, pipe.device))
-    for canvas in islice(steps, 2):
-        blank = torch.zeros_like(canvas.raster())
-    pipe.decode(blank, "pt")
 
 
 def machine(device: torch.device | str) -> dict[str, Any]:

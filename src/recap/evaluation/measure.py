@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -154,21 +153,6 @@ def compare(seen: Measurement, reference: Reference) -> dict[str, float]:
     if seen.score is not None:
         figures["inception_score"], figures["inception_score_std"] = seen.score.result()
     return figures
-
-
-def save_state(path: str | Path, content: Mapping[str, Any]) -> None:
-    """Write tensors and plain values so that no half file is ever left."""
-    path = Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            torch.save(dict(content), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def label_plan(classes: int, counts: Iterable[int] | None = None) -> LabelPlan:

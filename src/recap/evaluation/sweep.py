@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from recap.core.presets import PAPER_ROWS
 from recap.evaluation.settings import Setting
+from recap.files import written_whole
 
 # what the paper leaves open: longer chains, which rows are renewed, where local evaluations stand, head steps
 OPEN = {
@@ -256,7 +257,5 @@ def append_point(path: Path, point: Point) -> None:
 
 def write_points(path: Path, points: Iterable[Point]) -> None:
     """Write all points, whole or not at all."""
-    text = "".join(json.dumps(asdict(each)) + "\n" for each in points)
-    draft = path.with_suffix(".draft")
-    draft.write_text(text)
-    draft.replace(path)
+    with written_whole(path, "w") as file:
+        file.writelines(json.dumps(asdict(each)) + "\n" for each in points)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from recap.core.noise import image_seed
+from recap.files import written_whole
 from recap.training.muon import Muon
 
 
@@ -192,7 +192,6 @@ class Trainer:
 
     def save(self, path: str | Path) -> None:
         """Everything that is needed to go on, written so that no half file is ever left."""
-        path = Path(path)
         content = {
             "step": self.step,
             "recipe": asdict(self.recipe),
@@ -202,9 +201,8 @@ class Trainer:
             "extra": self.objective.state(),
             "log": self.log,
         }
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        torch.save(content, draft)
-        os.replace(draft, path)
+        with written_whole(path) as file:
+            torch.save(content, file)
 
     def resume(self, path: str | Path) -> None:
         """Go on from a saved state, exactly as if training had not stopped."""
