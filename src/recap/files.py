@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,3 +24,9 @@ def written_whole(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    """Write a JSON file for people and machines."""
+    with written_whole(path, "w") as file:
+        file.write(json.dumps(content, indent=2) + "\n")

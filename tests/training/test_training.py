@@ -97,11 +97,12 @@ def weights(trainer: Trainer) -> list[Tensor]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_falls(kind: str, photos: Photos) -> None:
-    trainer = Trainer(objective(kind, photos), recipe(60, muon=kind == "mage"))
-    trainer.run(progress=False, every=2)
-    assert [row["step"] for row in trainer.log] == list(range(2, 61, 2))
-    losses = [row["loss"] for row in trainer.log]
-    assert sum(losses[-5:]) / 5 < 0.8 * losses[0], losses
+    steps = 120 if kind in ("vq-critic", "kl-features") else 60  # who is argued with takes longer
+    trainer = Trainer(objective(kind, photos), recipe(steps, muon=kind == "mage"))
+    trainer.run(progress=False, every=10)
+    first, last = trainer.log[0]["loss"], trainer.log[-1]["loss"]
+    assert last < 0.8 * first, trainer.log
+    assert [row["step"] for row in trainer.log] == list(range(10, steps + 1, 10))
 
 
 @pytest.mark.parametrize("kind", KINDS)

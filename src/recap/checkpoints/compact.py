@@ -27,7 +27,7 @@ def compact(tensors: Mapping[str, Tensor], scales: Mapping[str, Tensor] | None =
     """
     small: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
-        scale = (scales or {}).get(key, row_scales(tensor))
+        scale = scales[key] if scales and key in scales else row_scales(tensor)
         if scale is None:
             small[key] = shortened(tensor)
             continue

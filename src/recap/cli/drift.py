@@ -8,7 +8,6 @@ Writes drift.json, drift.png, error.json and error.png.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from recap.evaluation.drift import Drift, feature_drift
 from recap.evaluation.error import LocalError, error_name, local_error
 from recap.evaluation.images import open_images
 from recap.evaluation.plots import plot_drift, plot_error, require
+from recap.files import write_json
 from recap.pipeline import Pipeline
 
 SHOWN = (1, 4, 16, 64, 128)  # updates in the table for people
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     about = {"model": shown, "seed": args.seed, "dtype": args.dtype}
     drift = feature_drift(pipe.model, tokens, labels, seed=args.seed, batch=args.batch, progress=True)
-    write(out / "drift.json", {**about, "tokens": source, **drift.as_dict()})
+    write_json(out / "drift.json", {**about, "tokens": source, **drift.as_dict()})
     plot_drift(drift, out / "drift.png", title=f"{shown}: {len(tokens)} images")
     print(f"{shown}: {source}")
     print(table(drift))
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     )
     kind = error_name(pipe.model)
     error = {"schedule": str(schedule), "num": request.num, "labels": request.labels, "error": kind}
-    write(out / "error.json", {**about, **error, "rows": [row.as_dict() for row in rows]})
+    write_json(out / "error.json", {**about, **error, "rows": [row.as_dict() for row in rows]})
     plot_error(rows, out / "error.png", title=f"{shown}: {schedule} evaluations, {request.num} images", ylabel=kind)
     print(summary(rows, schedule, kind))
     print(f"-> {out / 'drift.png'}, {out / 'error.png'}")
@@ -150,7 +150,3 @@ def summary(rows: list[LocalError], schedule: Schedule, kind: str) -> str:
         f"{schedule} evaluations, {kind}: {low.mean:.2e} to {high.mean:.2e}, "
         f"largest in sub-step {high.step} ({high.decoded:.0%} of the tokens known)"
     )
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n")

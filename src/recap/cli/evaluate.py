@@ -8,7 +8,6 @@ official file). A run that was stopped goes on from OUT/state.pt, and ends with 
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from recap.cli.options import add_model, add_schedule, check_device, guidance_sc
 from recap.evaluation.evaluate import Run, evaluate, machine
 from recap.evaluation.inception import InceptionFeatures, load_inception
 from recap.evaluation.measure import LabelPlan, Measurement, Reference, compare, label_plan, measure_images
-from recap.files import written_whole
+from recap.files import write_json
 from recap.pipeline import Pipeline
 from recap.timing import warm_up
 
@@ -151,9 +150,3 @@ def figures_of(seen: Measurement, reference: Reference) -> dict[str, float]:
     for warning in caught:
         print(f"warning: {warning.message}")
     return figures
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file for people and machines."""
-    with written_whole(path, "w") as file:
-        file.write(json.dumps(content, indent=2) + "\n")

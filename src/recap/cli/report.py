@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
-from recap.cli.evaluate import write_json
 from recap.evaluation.report import Sweep, page, published, section
+from recap.files import write_json
 
 PICTURES = {
     "sweep.png": "FID against seconds an image",
@@ -45,15 +46,10 @@ def run(args: argparse.Namespace) -> int:
                 copy = beside / f"{Path(model).name}-{file}"
                 shutil.copyfile(sweep.folder / file, copy)
                 shown[text] = f"{beside.name}/{copy.name}"
-        write_json(beside / f"{Path(model).name}.json", {**sweep.about, "rows": rows_as_json(sweep)})
+        write_json(beside / f"{Path(model).name}.json", {**sweep.about, "rows": [asdict(row) for row in sweep.rows]})
         against = published(args.size or model) if args.against else ()
         sections.append(section(sweep, shown, against))
     text = page(sections, findings)
     out.write_text(text)
     print(f"{len(sweeps)} models, {sum(len(sweep.rows) for sweep in sweeps)} settings -> {out}")
     return 0
-
-
-def rows_as_json(sweep: Sweep) -> list[dict[str, object]]:
-    """The rows as plain values, for the file next to the page."""
-    return [{name: getattr(row, name) for name in type(row).__slots__} for row in sweep.rows]

@@ -17,7 +17,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from recap.cli import sample
-from recap.cli.evaluate import add_measuring, describe, figures_of, network, plan_of, write_json
+from recap.cli.evaluate import add_measuring, describe, figures_of, network, plan_of
 from recap.cli.options import add_model
 from recap.core.decode import check_fit
 from recap.evaluation.evaluate import Run, evaluate, machine, seconds_an_image
@@ -36,6 +36,7 @@ from recap.evaluation.sweep import (
     write_csv,
     write_points,
 )
+from recap.files import write_json
 from recap.models.zoo import family_of
 from recap.pipeline import Pipeline
 from recap.timing import warm_up
@@ -50,7 +51,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_measuring(parser)
     parser.add_argument("--num", type=int, default=2048, help="images a point (default 2048)")
     parser.add_argument("--seed", type=int, default=0, help="of the first images (default 0)")
-    parser.add_argument("--seeds", type=int, default=1, help="how many seeds a setting (default 1)")
     parser.add_argument(
         "--repeat", nargs="*", default=[], metavar="SETTING", help="settings to run with three seeds, for the spread"
     )
@@ -59,7 +59,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure the times of all finished points again, for a sweep that shared its machine",
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="stop after this many new points")
     parser.add_argument("--out", default="sweep", help="folder for the results (default sweep)")
 
 
@@ -86,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     check_about(out / ABOUT, about)
     points = read_points(out / POINTS)
     finished = {(point.setting, point.seed) for point in points}
-    jobs = [(setting, args.seed + k) for k in range(max(args.seeds, 1)) for setting in settings]
+    jobs = [(setting, args.seed) for setting in settings]
     jobs += [(Setting.parse(text), args.seed + k) for k in range(3) for text in args.repeat]
     jobs = [job for job in dict.fromkeys(jobs) if (str(job[0]), job[1]) not in finished]
     print(f"{shown}: {len(finished)} points done, {len(jobs)} to go")
@@ -104,8 +103,6 @@ def run(args: argparse.Namespace) -> int:
             f"[{count}/{len(jobs)}] {setting} seed {seed}: FID {figures['fid']:.2f}, "
             f"{seconds['total']:.4g} s an image"
         )
-        if args.limit is not None and count >= args.limit:
-            break
     if args.retime:
         retime(args, pipe, plan, out / POINTS)
     rows = rows_of(read_points(out / POINTS))

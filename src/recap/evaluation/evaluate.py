@@ -21,7 +21,7 @@ from recap.evaluation.inception import InceptionFeatures
 from recap.evaluation.measure import LabelPlan, Measurement
 from recap.files import written_whole
 from recap.pipeline import Pipeline
-from recap.timing import PHASES, timed
+from recap.timing import PHASES, Stopwatch, timed
 
 SAVE_EVERY = 60.0  # seconds between two states on disk
 
@@ -103,17 +103,29 @@ def evaluate(
 
 
 def seconds_an_image(pipe: Pipeline, run: Run, batches: int = 2) -> dict[str, float]:
-    """Time of drawing alone, by phase: a batch that does not count, then the mean of some that do."""
-    pipe, watch = timed(pipe)
-    pipe.progress = False
+    """Time of drawing alone: the total over some batches after one that does not count, then the split over phases.
+
+    The split has a batch of its own, because clocks around every part make a device wait for each of them.
+    """
     indices = range(run.batch)
-    for number in range(batches + 1):
-        with watch.measure("total"):
-            generators = image_generators(run.seed, indices, pipe.device)
-            pipe(**run.of(indices), schedule=run.schedule, generator=generators, output_type="pt")
-        if number == 0:
-            watch.seconds = dict.fromkeys(PHASES, 0.0)
-    return {phase: value / (batches * run.batch) for phase, value in watch.seconds.items()}
+    timed_pipe, parts = timed(pipe)
+    whole = Stopwatch(pipe.device)
+
+    def draw(with_pipe: Pipeline) -> None:
+        generators = image_generators(run.seed, indices, pipe.device)
+        with_pipe(**run.of(indices), schedule=run.schedule, generator=generators, output_type="pt")
+
+    shown, pipe.progress, timed_pipe.progress = pipe.progress, False, False
+    try:
+        draw(pipe)
+        with whole.measure("total"):
+            for _ in range(batches):
+                draw(pipe)
+        draw(timed_pipe)
+    finally:
+        pipe.progress = shown
+    seconds = {phase: value / run.batch for phase, value in parts.seconds.items()}
+    return seconds | {"total": whole.seconds["total"] / (batches * run.batch)}
 
 
 def write_state(path: Path, about: str, result: Evaluation) -> None:
