@@ -157,7 +157,7 @@ class Contract:
         return (torch.arange(first, first + batch, device=self.model.device) * 7 + 1) % self.model.classes
 
     def noise(self, images: Any, offset: int = 0) -> Noise:
-        return Noise(image_generators(self.seed + offset, images, self.model.device), self.model.device)
+        return Noise(image_generators(self.seed + offset, images), self.model.device)
 
     def scene(self, decoded: int) -> tuple[Canvas, ContextCache]:
         """Two images with `decoded` random tokens at random places, and an empty cache."""

@@ -275,7 +275,7 @@ class Pipeline:
                 raise ValueError("give a seed= or a generator=, so that the images can be drawn again")
             if not isinstance(seed, int | np.integer):
                 raise ValueError(f"seed is {seed!r}; it must be an integer")
-            return image_generators(int(seed), range(batch), self.device)
+            return image_generators(int(seed), range(batch))
         if seed is not None:
             raise ValueError("give either seed= or generator=, not both")
         if isinstance(generator, torch.Generator):

@@ -1,7 +1,7 @@
 """Plain decoding of the three base models, spelled out image by image from their descriptions.
 
-Written without the library's loop, selectors, heads or adapters: only the networks' own forward, and the same
-random numbers in the same order.
+Written without the library's loop, selectors, heads, adapters or noise: only the networks' own forward, and a
+stream of random numbers in plain Python.
 """
 
 import math
@@ -14,9 +14,40 @@ from recap.core.noise import image_generators
 from recap.core.schedule import Schedule
 
 
+class Stream:
+    """SplitMix64 from a key, in Python's own integers, and what is made of its numbers."""
+
+    def __init__(self, seed: int, image: int) -> None:
+        (generator,) = image_generators(seed, [image])
+        self.state = int(torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator)) % 2**64
+
+    def bits(self) -> int:
+        self.state = (self.state + 0x9E3779B97F4A7C15) % 2**64
+        z = (self.state ^ self.state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+        return z ^ z >> 31
+
+    def uniform(self, count: int) -> list[float]:
+        return [(self.bits() >> 40) / 2**24 for _ in range(count)]
+
+    def gumbel(self, count: int) -> list[float]:
+        return [-math.log(-math.log(((self.bits() >> 32) + 0.5) / 2**32)) for _ in range(count)]
+
+    def normal(self, count: int) -> list[float]:
+        pairs = [self.bits() for _ in range((count + 1) // 2)]
+        radius = [math.sqrt(-2 * math.log(((z >> 32) + 0.5) / 2**32)) for z in pairs]
+        angle = [2 * math.pi * (z % 2**32) / 2**32 for z in pairs]
+        cos = [r * math.cos(a) for r, a in zip(radius, angle, strict=True)]
+        return [*cos, *(r * math.sin(a) for r, a in zip(radius, angle, strict=True))][:count]
+
+    def permutation(self, count: int) -> list[int]:
+        keys = [self.bits() for _ in range(count)]
+        return sorted(range(count), key=lambda i: keys[i] - (2**64 if keys[i] >> 63 else 0))
+
+
 def decode_ids(net: Any, label: int | None, schedule: Schedule, seed: int, image: int) -> list[int]:
     """One image of MaskGIT or MAGE."""
-    (generator,) = image_generators(seed, [image])
+    stream = Stream(seed, image)
     size, mask = net.config.num_tokens, net.config.mask_id
     ids = [mask] * size
     waiting = list(range(size))  # masked positions, in the order in which the last ranking left them
@@ -27,7 +58,7 @@ def decode_ids(net: Any, label: int | None, schedule: Schedule, seed: int, image
             logits = null + step.guidance * (logits - null)
 
         def draw(positions: list[int], temperature: float, logits: Tensor = logits) -> list[int]:
-            uniform = torch.empty(len(positions)).uniform_(generator=generator).tolist()
+            uniform = stream.uniform(len(positions))
             chosen = []
             for position, u in zip(positions, uniform, strict=True):
                 cumulative = (logits[position] / temperature).softmax(-1).cumsum(-1)
@@ -36,11 +67,10 @@ def decode_ids(net: Any, label: int | None, schedule: Schedule, seed: int, image
 
         ranking = step.token_temperature if step.rank_temperature is None else step.rank_temperature
         drawn = draw(waiting, ranking)
-        gumbel = torch.empty(len(waiting)).uniform_(generator=generator).tolist()
+        gumbel = stream.gumbel(len(waiting))
         score = {
-            position: float(logits[position].log_softmax(-1)[value])
-            - step.choice_temperature * math.log(-math.log(u))
-            for position, value, u in zip(waiting, drawn, gumbel, strict=True)
+            position: float(logits[position].log_softmax(-1)[value]) + step.choice_temperature * g
+            for position, value, g in zip(waiting, drawn, gumbel, strict=True)
         }
         value_of = dict(zip(waiting, drawn, strict=True))
         waiting.sort(key=lambda position: -score[position])
@@ -54,15 +84,16 @@ def decode_ids(net: Any, label: int | None, schedule: Schedule, seed: int, image
 
 def decode_latents(net: Any, label: int, schedule: Schedule, seed: int, image: int) -> Tensor:
     """One image of MAR."""
-    (generator,) = image_generators(seed, [image])
+    stream = Stream(seed, image)
     size, channels = net.config.num_tokens, net.config.channels
-    order = torch.randperm(size, generator=generator).tolist()
+    order = stream.permutation(size)
     tokens, masked = torch.zeros(1, size, channels), torch.ones(1, size, dtype=torch.bool)
     done = 0
     for step in schedule.steps:
         now = order[done : done + step.tokens]
         done += step.tokens
-        noise = torch.empty(step.head_steps, len(now), channels).normal_(generator=generator).double()
+        shape = (step.head_steps, len(now), channels)
+        noise = torch.tensor(stream.normal(math.prod(shape)), dtype=torch.float64).reshape(shape)
         z = net(tokens, masked, net.class_emb(torch.tensor([label])))[0, now]
         blank = net(tokens, masked, net.fake_latent)[0, now]
         tokens[0, now] = denoise(net.diffloss.net, z, blank, noise, step.guidance, step.token_temperature).float()

@@ -68,7 +68,11 @@ def objective(kind: str, photos: Photos, seed: int = 0) -> Objective:
             12, 2, 16, 8, generator=torch.Generator().manual_seed(0)
         ).half() * 0.1 + photos.labels.reshape(-1, 1, 1, 1)
         return LatentsObjective(initialise(build(MAR), generator), Tokens(values, photos.labels), 8)  # type: ignore[arg-type]
-    ids = (photos.labels.reshape(-1, 1, 1) * 5 + torch.arange(16) % 2).expand(-1, 2, -1).to(torch.int32)
+    ids = (
+        (photos.labels.reshape(-1, 1, 1) * 5 + torch.arange(16, device=photos.labels.device) % 2)
+        .expand(-1, 2, -1)
+        .to(torch.int32)
+    )
     config: Any = MASKGIT if kind == "maskgit" else MAGE
     ratio = None if kind == "maskgit" else (0.55, 0.25, 0.0, 1.0)
     net: Any = initialise(build(config), generator)

@@ -105,7 +105,7 @@ def drawn_tokens(pipe: Pipeline, request: Request) -> Tensor:
             output = pipe(
                 **request.of(indices),
                 schedule=schedule,
-                generator=image_generators(request.seed, indices, pipe.device),
+                generator=image_generators(request.seed, indices),
                 output_type="latent",
                 callback_on_step_end=lambda *_: bar.update(),
             )

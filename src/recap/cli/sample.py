@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     plain = None
     if args.compare:
         first = request.batches()[0]
-        warm_up(pipe, schedule, request.of(first), image_generators(request.seed, first, pipe.device))
+        warm_up(pipe, schedule, request.of(first), image_generators(request.seed, first))
         plain = draw(pipe, plain_version(args, pipe, schedule), request, "plain")
     result = draw(pipe, schedule, request, "reused" if schedule.local else "plain")
     for index, image in enumerate(result.images):
@@ -151,7 +151,7 @@ def draw(pipe: Pipeline, schedule: Schedule, request: Request, name: str) -> Dra
                 images += pipe(
                     **request.of(indices),
                     schedule=schedule,
-                    generator=image_generators(request.seed, indices, pipe.device),
+                    generator=image_generators(request.seed, indices),
                     callback_on_step_end=lambda *_: bar.update(),
                 ).images
     return Drawn(images, watch.seconds, {phase: watch.calls[phase] for phase in ("full", "local")})

@@ -1,64 +1,118 @@
-"""Randomness: one stream for each image, so that an image never depends on its neighbours in the batch."""
+"""Randomness: one stream for each image, so that an image never depends on its neighbours in the batch.
+
+Number i of an image's stream is a hash of the image's key and i (SplitMix64), so a batch is drawn by a few operations
+over all of its images and nothing waits for a device. Everything after the hash is made of operations that IEEE 754
+rounds exactly (no library's `log` or `cos`): every device and every batch size gives the same bits.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 _MASK = (1 << 64) - 1
+_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's constants
 
 
 def image_seed(seed: int, index: int) -> int:
     """The seed of image `index` in a run with `seed`: well mixed, the same for any batch or process."""
-    z = (seed * 0x9E3779B97F4A7C15 + (index + 1) * 0xD1B54A32D192ED03) & _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    z = (seed * _STEP + (index + 1) * 0xD1B54A32D192ED03) & _MASK
+    z = ((z ^ (z >> 30)) * _FIRST) & _MASK
+    z = ((z ^ (z >> 27)) * _SECOND) & _MASK
     return (z ^ (z >> 31)) >> 1  # torch takes 63 bits without sign trouble
 
 
-def image_generators(seed: int, indices: Iterable[int], device: torch.device | str = "cpu") -> list[torch.Generator]:
-    """One generator for each image index of a run with `seed`."""
-    return [torch.Generator(device).manual_seed(image_seed(seed, index)) for index in indices]
+def image_generators(seed: int, indices: Iterable[int]) -> list[torch.Generator]:
+    """One generator for each image index of a run with `seed`: on the CPU, so that every device draws the same."""
+    return [torch.Generator().manual_seed(image_seed(seed, index)) for index in indices]
 
 
 class Noise:
-    """Draws for a batch, row b from the generator of image b, delivered on `device`.
+    """Draws for a batch, row b from the stream of image b, delivered on `device`.
 
-    Generators may live on the CPU while the model is elsewhere: then the same seeds give the same noise on
-    every device, for the price of a copy.
+    The key of each stream is one number of the image's generator, wherever that lives.
     """
 
     def __init__(self, generators: Sequence[torch.Generator], device: torch.device | str) -> None:
         if not generators:
             raise ValueError("no generators were given; sampling needs one torch.Generator for each image")
-        self.generators = list(generators)
         self.device = torch.device(device)
+        keys = [torch.randint(-(2**63), 2**63 - 1, (1,), generator=g, device=g.device) for g in generators]
+        # Apple's GPUs have no float64: there the numbers are made by the CPU
+        self._keys = torch.stack(keys).to("cpu" if self.device.type == "mps" else self.device)  # (B, 1)
+        self._drawn = 0  # so many numbers of every stream are used up
 
     def __len__(self) -> int:
-        return len(self.generators)
-
-    def _blank(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.empty((len(self.generators), *shape), device=self.generators[0].device)
+        return len(self._keys)
 
     def uniform(self, *shape: int) -> Tensor:
-        out = self._blank(shape)
-        for row, generator in zip(out, self.generators, strict=True):
-            row.uniform_(generator=generator)
-        return out.to(self.device, non_blocking=True)  # (B, *shape) in [0, 1)
+        numbers = _shifted(self._bits(math.prod(shape)), 40).float() * 2.0**-24
+        return numbers.reshape(len(self), *shape).to(self.device)  # (B, *shape) in [0, 1)
 
     def normal(self, *shape: int) -> Tensor:
-        out = self._blank(shape)
-        for row, generator in zip(out, self.generators, strict=True):
-            row.normal_(generator=generator)
-        return out.to(self.device, non_blocking=True)  # (B, *shape)
+        count = math.prod(shape)
+        bits = self._bits((count + 1) // 2)
+        radius = (-2.0 * _log((_shifted(bits, 32).double() + 0.5) * 2.0**-32)).sqrt()
+        cos, sin = _turn((bits & 0xFFFFFFFF).double() * 2.0**-32)
+        pairs = torch.cat([(radius * cos).float(), (radius * sin).float()], dim=1)  # Box and Muller
+        return pairs[:, :count].reshape(len(self), *shape).to(self.device)  # (B, *shape)
 
     def gumbel(self, *shape: int) -> Tensor:
-        tiny = torch.finfo(torch.float32).tiny
-        exponential = torch.log(self.uniform(*shape).clamp_min(tiny)).neg().clamp_min(tiny)
-        return exponential.log().neg()  # (B, *shape)
+        uniform = (_shifted(self._bits(math.prod(shape)), 32).double() + 0.5) * 2.0**-32
+        return (-_log(-_log(uniform))).float().reshape(len(self), *shape).to(self.device)  # (B, *shape)
 
     def permutation(self, n: int) -> Tensor:
-        rows = [torch.randperm(n, generator=g, device=g.device) for g in self.generators]
-        return torch.stack(rows).to(self.device)  # (B, n)
+        return self._bits(n).argsort(dim=1, stable=True).to(self.device)  # (B, n)
+
+    def _bits(self, count: int) -> Tensor:
+        """The next `count` numbers of 64 bits from every stream."""
+        first = self._drawn + 1
+        self._drawn += count
+        z = torch.arange(first, first + count, device=self._keys.device) * _signed(_STEP) + self._keys
+        z = (z ^ _shifted(z, 30)) * _signed(_FIRST)
+        z = (z ^ _shifted(z, 27)) * _signed(_SECOND)
+        return z ^ _shifted(z, 31)  # (B, count)
+
+
+def _signed(bits: int) -> int:
+    """64 bits as the integer that torch means by them."""
+    return bits - (1 << 64) if bits >> 63 else bits
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """64 bits shifted to the right, zeros coming in."""
+    return (bits >> by) & ((1 << (64 - by)) - 1)
+
+
+def _series(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+    """A polynomial, lowest coefficient first; product and sum are rounded one by one on every device."""
+    total = torch.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * x + coefficient
+    return total
+
+
+def _log(x: Tensor) -> Tensor:
+    """The natural logarithm of positive float64 values, to 1e-10."""
+    fraction, exponent = torch.frexp(x)  # x = fraction * 2**exponent, fraction in [0.5, 1)
+    low = fraction < math.sqrt(0.5)
+    fraction = torch.where(low, 2.0 * fraction, fraction)
+    exponent = exponent.double() - low.double()
+    s = (fraction - 1.0) / (fraction + 1.0)
+    return exponent * math.log(2) + 2.0 * s * _series(s * s, [1 / k for k in range(1, 15, 2)])
+
+
+def _turn(turns: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of float64 angles in [0, 1) of a full turn, to 1e-10."""
+    quarter = (4.0 * turns + 0.5).floor()  # 0..4, the nearest one
+    x = (turns - 0.25 * quarter) * (2 * math.pi)  # within an eighth of a turn
+    square = x * x
+    cos = _series(square, [(-1) ** k / math.factorial(2 * k) for k in range(8)])
+    sin = x * _series(square, [(-1) ** k / math.factorial(2 * k + 1) for k in range(8)])
+    odd = (quarter == 1) | (quarter == 3)
+    sign_cos = torch.where((quarter == 1) | (quarter == 2), -1.0, 1.0)
+    sign_sin = torch.where((quarter == 2) | (quarter == 3), -1.0, 1.0)
+    return sign_cos * torch.where(odd, sin, cos), sign_sin * torch.where(odd, cos, sin)

@@ -130,7 +130,7 @@ def local_error(
                 None if labels is None else list(labels[indices.start : indices.stop]),
                 num_images=len(indices),
                 schedule=schedule,
-                generator=image_generators(seed, indices, pipe.device),
+                generator=image_generators(seed, indices),
                 output_type="latent",
                 callback_on_step_end=lambda *_: bar.update(),
             )

@@ -45,7 +45,7 @@ class Run:
     def first(self, pipe: Pipeline) -> tuple[dict[str, Any], list[torch.Generator]]:
         """What the pipeline is asked for the first batch, and its randomness."""
         indices = range(min(self.batch, self.num))
-        return self.of(indices), image_generators(self.seed, indices, pipe.device)
+        return self.of(indices), image_generators(self.seed, indices)
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ def evaluate(
                 images: Tensor = pipe(
                     **run.of(indices),
                     schedule=run.schedule,
-                    generator=image_generators(run.seed, indices, pipe.device),
+                    generator=image_generators(run.seed, indices),
                     output_type="pt",
                 ).images
             result.seen.add(net, images, indices)
@@ -112,7 +112,7 @@ def seconds_an_image(pipe: Pipeline, run: Run, batches: int = 2) -> dict[str, fl
     whole = Stopwatch(pipe.device)
 
     def draw(with_pipe: Pipeline) -> None:
-        generators = image_generators(run.seed, indices, pipe.device)
+        generators = image_generators(run.seed, indices)
         with_pipe(**run.of(indices), schedule=run.schedule, generator=generators, output_type="pt")
 
     shown, pipe.progress, timed_pipe.progress = pipe.progress, False, False
