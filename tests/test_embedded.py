@@ -230,7 +230,7 @@ def test_sample_by_name_and_label(home: Path, capsys: Capture) -> None:
     assert run["sampling"]["choice_temperature"] == 2.0
     assert len(set(run["seeds"])) == 3
     assert run["evaluations"] == {"full": 4, "local": 2}
-    assert set(run["seconds"]) == {"full", "local", "head", "tokenizer", "total"}
+    assert set(run["seconds"]) == {"full", "local", "head", "selection", "tokenizer", "total"}
     parts = [seconds for phase, seconds in run["seconds"].items() if phase != "total"]
     assert all(seconds > 0 for seconds in parts)
     assert sum(parts) <= run["seconds"]["total"]

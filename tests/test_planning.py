@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from recap.core.costs import plain_cost, run_cost
-from recap.core.decode import new_cache
 from recap.core.presets import PAPER_ROWS, published
 from recap.core.schedule import cosine
 from recap.models.zoo import SIZES
@@ -126,7 +125,7 @@ def test_predicted_cache_is_the_allocated_one(family: str) -> None:
         schedule = cosine(16, full=3, local=chain * 2, chain=chain, guidance=guidance)
         canvas = tiny.canvas(adapter, batch=3)
         predicted = plan(family, tiny.CONFIGS[family], schedule).cache_bytes
-        assert new_cache(adapter, canvas, schedule).nbytes == 3 * predicted
+        assert adapter.new_cache(canvas, schedule).nbytes == 3 * predicted
 
 
 def test_plans_tell_everything() -> None:

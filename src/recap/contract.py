@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw, take
-from recap.core.decode import grouped_decode, new_cache
+from recap.core.decode import grouped_decode
 from recap.core.heads import CategoricalHead
 from recap.core.noise import Noise, image_generators
 from recap.core.protocols import Selector
@@ -145,7 +145,7 @@ class Contract:
             schedule = self.schedule(full=2, local=2 * chain, chain=chain)
             canvas, _ = self.scene(0)
             predicted = self.model.cache_layout(schedule).nbytes(2, self.branches, self.model.dtype)
-            yield float(abs(new_cache(self.model, canvas, schedule).nbytes - predicted))
+            yield float(abs(self.model.new_cache(canvas, schedule).nbytes - predicted))
 
     @property
     def size(self) -> int:

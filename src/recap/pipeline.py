@@ -19,10 +19,11 @@ from recap.checkpoints.about import read_about
 from recap.checkpoints.folder import CONFIG, read_config
 from recap.core.canvas import Canvas
 from recap.core.decode import check_fit, grouped_decode
-from recap.core.noise import Noise, image_generators
+from recap.core.noise import image_generators
 from recap.core.presets import PUBLISHED, Grouping, Sampling, usual_guidance
 from recap.core.protocols import Selector
 from recap.core.schedule import Ramp, Schedule
+from recap.engine import noise_with, with_engine
 from recap.labels import find_class
 from recap.models.adapter import Adapter
 from recap.models.zoo import FAMILIES, adapt, family_of
@@ -65,6 +66,8 @@ class Pipeline:
         `sampling` says more than a name: this model's own defaults. `class_names` has one name a class.
         """
         self.model: Adapter = adapt(model) if isinstance(model, nn.Module) else model
+        self.engine = "eager"
+        self._plain_model, self._noise = self.model, noise_with("eager")
         family = family_of(self.model.config)
         self.tokenizer = tokenizer if tokenizer is not None else getattr(self.model.module, "vqgan", None)
         if self.tokenizer is not None:
@@ -137,11 +140,21 @@ class Pipeline:
         if isinstance(device, torch.dtype):
             device, dtype = None, device
         kept = None if self.tokenizer is None else self.tokenizer.state_dict()
+        self.model = self._plain_model  # an engine holds on to the addresses of weights
         self.model.module.to(device=device, dtype=dtype)
         if self.tokenizer is not None and kept is not None:
             # it may lie inside the model, and there and back would round it
             self.tokenizer.load_state_dict(kept, assign=True)
             self.tokenizer.to(device=device)
+        return self.compile(self.engine) if self.engine != "eager" else self
+
+    def compile(self, engine: str = "graphs") -> Self:
+        """Run the model with another engine from now on: "eager", "fused" (Triton kernels) or "graphs" (CUDA graphs).
+
+        Graphs are captured in the second run of a shape. After a change of weights, call it again.
+        """
+        self.model, self._noise = with_engine(self._plain_model, engine), noise_with(engine)
+        self.engine = engine
         return self
 
     @property
@@ -209,7 +222,7 @@ class Pipeline:
         checked = self._labels(labels, num_images)
         batch = num_images if checked is None else len(checked)
         assert batch is not None
-        noise = Noise(self._generators(batch, generator, seed), self.device)
+        noise = self._noise(self._generators(batch, generator, seed), self.device)
         device_labels = None if checked is None else checked.to(self.device)
         return grouped_decode(self.model, device_labels, schedule, self.selector, noise)
 

@@ -8,24 +8,38 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
+from torch.profiler import record_function
 
-from recap.core.canvas import Draw
-from recap.core.noise import Noise
-from recap.core.protocols import Head
-from recap.core.schedule import Schedule, Step, from_counts
+from recap.core.protocols import Head, Selector
+from recap.core.schedule import Schedule, from_counts
 from recap.pipeline import Pipeline
 
-PHASES = ("full", "local", "head", "tokenizer", "total")
+PHASES = ("full", "local", "head", "selection", "tokenizer", "total")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Around(Protocol):
+    """Puts something around the calls of a phase."""
+
+    def __call__(self, phase: str, call: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+def now(device: torch.device) -> float:
+    """The time once all work is done; waits only for a device that runs on its own."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter()
+
+
 class Stopwatch:
-    """Seconds and number of calls of each phase; waits for the device only where that runs on its own (CUDA)."""
+    """Seconds of each phase, and how often it was called; a selection goes with every full evaluation, uncounted."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -35,48 +49,72 @@ class Stopwatch:
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
         """Add the time of a `with` block to a phase."""
-        began = self._now()
+        began = now(self.device)
         yield
-        self.seconds[phase] += self._now() - began
+        self.seconds[phase] += now(self.device) - began
         self.calls[phase] += 1
 
-    def around(self, phase: str, call: Callable[P, R]) -> Callable[P, R]:
-        """`call`, measured."""
+    def around(self, phase: str, call: Callable[P, R], /) -> Callable[P, R]:
+        """`call`, measured; a selection without the draws of the head that it asks for."""
 
         def measured(*args: P.args, **kwargs: P.kwargs) -> R:
             with self.measure(phase):
                 return call(*args, **kwargs)
 
-        return measured
+        def selected(*args: P.args, **kwargs: P.kwargs) -> R:
+            began = now(self.device) - self.seconds["head"]
+            result = call(*args, **kwargs)
+            self.seconds[phase] += now(self.device) - self.seconds["head"] - began
+            return result
 
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
+        return selected if phase == "selection" else measured
 
 
-class TimedHead:
-    """A head whose draws are measured."""
+class WrappedHead:
+    """A head with something around its draws."""
 
-    def __init__(self, head: Head, watch: Stopwatch) -> None:
-        self.head, self.watch = head, watch
+    def __init__(self, head: Head, around: Around) -> None:
+        self.draw = around("head", head.draw)
 
-    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
-        with self.watch.measure("head"):
-            return self.head.draw(features, step, branches, noise)
+
+class WrappedSelector:
+    """A selector with something around what it settles."""
+
+    def __init__(self, selector: Selector, around: Around) -> None:
+        self.order, self.candidates = selector.order, selector.candidates
+        self.settle = around("selection", selector.settle)
+
+
+def wrapped(pipe: Pipeline, around: Around) -> Pipeline:
+    """A copy of `pipe` over the same networks with something around its parts; `pipe` stays as it is."""
+    model, other = pipe.model, copy.copy(pipe)
+    other.model = model.replace(
+        full=around("full", model.full),
+        local=around("local", model.local),
+        head=WrappedHead(model.head, around),
+    )
+    other.selector = WrappedSelector(pipe.selector, around)
+    vars(other)["decode"] = around("tokenizer", pipe.decode)
+    return other
 
 
 def timed(pipe: Pipeline) -> tuple[Pipeline, Stopwatch]:
-    """A copy of `pipe` over the same networks, and the watch on which its calls show; `pipe` stays as it is."""
-    watch, model = Stopwatch(pipe.device), pipe.model
-    other = copy.copy(pipe)
-    other.model = model.replace(
-        full=watch.around("full", model.full),
-        local=watch.around("local", model.local),
-        head=TimedHead(model.head, watch),
-    )
-    vars(other)["decode"] = watch.around("tokenizer", pipe.decode)
-    return other, watch
+    """A copy of `pipe`, and the watch on which its calls show."""
+    watch = Stopwatch(pipe.device)
+    return wrapped(pipe, watch.around), watch
+
+
+def annotated(pipe: Pipeline) -> Pipeline:
+    """A copy of `pipe` whose parts have their names in traces of torch.profiler."""
+
+    def around(phase: str, call: Callable[P, R], /) -> Callable[P, R]:
+        def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
+            with record_function(phase):
+                return call(*args, **kwargs)
+
+        return recorded
+
+    return wrapped(pipe, around)
 
 
 def warm_up(pipe: Pipeline, schedule: Schedule, asked: Mapping[str, Any], generators: Sequence[Generator]) -> None:

@@ -196,7 +196,7 @@ def test_times_can_be_taken_again(place: Path) -> None:
     for old, new in zip(before["rows"], after["rows"], strict=True):
         assert new["figures"] == old["figures"]
         assert 0 < new["seconds"] < 90
-        assert set(new["phases"]) == {"full", "local", "head", "tokenizer", "total"}
+        assert set(new["phases"]) == {"full", "local", "head", "selection", "tokenizer", "total"}
 
 
 def test_a_report_holds_every_setting(place: Path, capsys: Capture) -> None:

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from recap.cli import drift as command
 from recap.core.canvas import take
-from recap.core.decode import new_cache
 from recap.core.schedule import cosine
 from recap.evaluation.drift import (
     Drift,
@@ -252,7 +251,7 @@ def test_error_is_0_until_something_changes(family: str) -> None:
     adapter = tiny.model(family)
     canvas = tiny.canvas(adapter)
     canvas.commit(tiny.values(adapter, 2, 4))
-    cache = new_cache(adapter, canvas, SCHEDULE)
+    cache = adapter.new_cache(canvas, SCHEDULE)
     rows, wanted = slice(4, 10), slice(6, 10)
     adapter.full(canvas, cache, rows)
 

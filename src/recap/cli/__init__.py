@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from recap.cli import convert, drift, evaluate, models, plan, report, sample, sweep, train, verify
+from recap.cli import bench, convert, drift, evaluate, models, plan, profile, report, sample, sweep, train, verify
 
-COMMANDS = (sample, evaluate, drift, sweep, report, verify, plan, convert, models, train)
+COMMANDS = (sample, evaluate, drift, sweep, report, bench, profile, verify, plan, convert, models, train)
 
 
 def parser() -> argparse.ArgumentParser:

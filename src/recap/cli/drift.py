@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from recap.cli.options import add_model, add_schedule, schedule_of
+from recap.cli.options import add_engine, add_model, add_schedule, schedule_of
 from recap.cli.sample import Request, labels_of, pipeline_of
 from recap.core.decode import check_fit
 from recap.core.noise import image_generators
@@ -44,6 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=8, help="images at a time (default 8)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
+    add_engine(parser)
     parser.add_argument("--out", default="drift", help="folder for numbers and plots (default drift)")
     add_schedule(parser)
 

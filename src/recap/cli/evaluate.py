@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recap.cli import sample
-from recap.cli.options import add_model, add_schedule, check_device, guidance_scale
+from recap.cli.options import add_engine, add_model, add_schedule, check_device, guidance_scale
 from recap.evaluation.evaluate import Run, evaluate, machine
 from recap.evaluation.inception import InceptionFeatures, load_inception
 from recap.evaluation.measure import LabelPlan, Measurement, Reference, compare, label_plan, measure_images
@@ -49,6 +49,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--inception", metavar="FILE", help="weights of the network (default: from the extra `eval`)")
     parser.add_argument("--batch", type=int, default=32, help="images drawn at a time (default 32)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
+    add_engine(parser)
     parser.add_argument(
         "--classes",
         choices=("even", "reference"),
@@ -138,6 +139,7 @@ def describe(args: argparse.Namespace, pipe: Pipeline, shown: str, job: Run, lab
         "batch": job.batch,
         "classes": labels,
         "dtype": args.dtype,
+        "engine": args.engine,
         "device": args.device,
     }
 

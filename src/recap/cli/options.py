@@ -12,6 +12,7 @@ from recap.checkpoints.about import read_about
 from recap.checkpoints.folder import config_from, load_pretrained, read_config
 from recap.core.presets import PUBLISHED, Grouping, Sampling
 from recap.core.schedule import Ramp, Schedule
+from recap.engine import ENGINES
 from recap.models.zoo import FAMILIES, SIZES, Config, build, family_of, randomize, size_name, tiny
 from recap.weights import locate
 
@@ -58,6 +59,10 @@ def add_model(parser: argparse.ArgumentParser, name: str = "model", **more: Any)
     parser.add_argument(name, **{"help": about, **more})
     parser.add_argument("--tiny", action="store_true", help="shrink a published size")
     parser.add_argument("--device", default="cpu", help="where to run (default cpu)")
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--engine", choices=ENGINES, default="eager", help="how the model is run (default eager)")
 
 
 def check_device(name: str) -> None:

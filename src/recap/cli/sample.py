@@ -24,6 +24,7 @@ import recap
 from recap import weights
 from recap.cli.options import (
     DTYPES,
+    add_engine,
     add_model,
     add_schedule,
     check_device,
@@ -80,6 +81,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=8, help="images drawn at a time (default 8)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
+    add_engine(parser)
     parser.add_argument("--out", default="samples", help="folder for the images (default samples)")
     parser.add_argument(
         "--compare", action="store_true", help="draw the same with plain decoding in as many steps, side by side"
@@ -186,7 +188,7 @@ def pipeline_of(args: argparse.Namespace) -> tuple[Pipeline, str]:
     check_device(args.device)
     folder, dtype = weights.locate(name), DTYPES[args.dtype]
     if folder is not None and not args.tiny:
-        return Pipeline.from_pretrained(folder, device=args.device, torch_dtype=dtype), name
+        return Pipeline.from_pretrained(folder, device=args.device, torch_dtype=dtype).compile(args.engine), name
     shown, setting, net = load_net(name, args.tiny, args.seed, args.device)
     tokenizer = None
     if not isinstance(net, MAGE):
@@ -194,7 +196,7 @@ def pipeline_of(args: argparse.Namespace) -> tuple[Pipeline, str]:
         tokenizer = randomize(build(tiny_tokenizer(config) if args.tiny else config), args.seed).to(args.device)
     pipe = Pipeline(net, tokenizer, setting=setting)
     pipe.sampling = replace(pipe.sampling, full=12, local=4)  # enough to see it run
-    return pipe.to(dtype), shown
+    return pipe.to(dtype).compile(args.engine), shown
 
 
 def labels_of(text: str | None, num: int, pipe: Pipeline) -> list[int] | None:

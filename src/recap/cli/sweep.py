@@ -20,6 +20,7 @@ from recap.cli import sample
 from recap.cli.evaluate import add_measuring, describe, figures_of, network, plan_of
 from recap.cli.options import add_model
 from recap.core.decode import check_fit
+from recap.core.schedule import Schedule
 from recap.evaluation.evaluate import Run, evaluate, machine, seconds_an_image
 from recap.evaluation.measure import LabelPlan, Reference
 from recap.evaluation.plots import Point as Mark
@@ -81,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
         "batch": args.batch,
         "classes": labels,
         "dtype": args.dtype,
+        "engine": args.engine,
     }
     check_about(out / ABOUT, about)
     points = read_points(out / POINTS)
@@ -123,13 +125,16 @@ def settings_of(args: argparse.Namespace, pipe: Pipeline) -> list[Setting]:
     tokens, family = pipe.model.num_tokens, family_of(pipe.model.config).name
     for preset in presets:
         settings += preset_settings(preset, family, tokens)
-    settings = list(dict.fromkeys(settings))
+    distinct: dict[Schedule, Setting] = {}  # two texts may mean the same: 32+32 and 32+32:u=0
     for setting in [*settings, *map(Setting.parse, args.repeat)]:
         try:
-            check_fit(pipe.model, setting.schedule(pipe.sampling, tokens))
+            schedule = setting.schedule(pipe.sampling, tokens)
+            check_fit(pipe.model, schedule)
         except ValueError as error:
             raise ValueError(f"setting {setting}: {error}") from error
-    return settings
+        if setting in settings:
+            distinct.setdefault(schedule, setting)
+    return list(distinct.values())
 
 
 def retime(args: argparse.Namespace, pipe: Pipeline, plan: LabelPlan | None, path: Path) -> None:
@@ -138,7 +143,8 @@ def retime(args: argparse.Namespace, pipe: Pipeline, plan: LabelPlan | None, pat
     seconds: dict[str, dict[str, float]] = {}
     for text in tqdm(dict.fromkeys(point.setting for point in points), desc="times", unit="setting"):
         schedule = Setting.parse(text).schedule(pipe.sampling, pipe.model.num_tokens)
-        seconds[text] = seconds_an_image(pipe, Run(schedule, args.batch, args.batch, args.seed, plan))
+        job = Run(schedule, args.batch, args.batch, args.seed, plan)
+        seconds[text] = seconds_an_image(pipe, job, batches=max(1, 256 // args.batch))
     write_points(path, [replace(point, seconds=seconds[point.setting]) for point in points])
 
 

@@ -1,13 +1,16 @@
-"""The only attention in the library."""
+"""The only attention in the library, and the pre-norm block around it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from recap.core.cache import LayerCache, Rows
+
+Norm = Callable[[Tensor], Tensor]
 
 
 class AttentionLayer(Protocol):
@@ -29,14 +32,47 @@ class BlockLayer(Protocol):
     def mlp(self, x: Tensor, /) -> Tensor: ...
 
 
-def attend(attn: AttentionLayer, x: Tensor, layer: LayerCache | None = None, rows: Rows | None = None) -> Tensor:
-    """Attend from `x` (B, M, D) to all that `layer` remembers once `rows` are renewed; alone without a layer."""
+class Ops:
+    """The steps between the matrix products of a block, as torch has them; an engine brings faster ones."""
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Heads (B, H, M, Dh) against (B, H, L, Dh)."""
+        return F.scaled_dot_product_attention(q, k, v)
+
+    def mlp(self, mlp: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """A block's MLP."""
+        return mlp(x)
+
+    def add_norm(self, x: Tensor, y: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+        """The sum, and the norm of it."""
+        x = x + y
+        return x, norm(x)
+
+
+TORCH = Ops()
+
+
+def attend(
+    attn: AttentionLayer,
+    x: Tensor,
+    layer: LayerCache | None = None,
+    rows: Rows | None = None,
+    *,
+    only: slice | None = None,
+    ops: Ops = TORCH,
+) -> Tensor:
+    """Attend from `x` (B, M, D) to all that `layer` remembers once `rows` are renewed; alone without a layer.
+
+    With `only`, just these rows of `x` ask; all of them answer.
+    """
     q, k, v = attn.qkv(x).chunk(3, dim=-1)  # (B, M, D) each
+    if only is not None:
+        q = q[:, only]
     if layer is not None:
         assert rows is not None
         k, v = layer.write(k, v, rows)  # (B, L, D) each
     heads = attn.num_heads
-    mixed = F.scaled_dot_product_attention(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads))
+    mixed = ops.attention(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads))
     return attn.proj(mixed.transpose(1, 2).flatten(2))  # (B, M, D)
 
 
@@ -44,7 +80,32 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2)  # (B, H, M, Dh)
 
 
-def evaluate_block(block: BlockLayer, x: Tensor, layer: LayerCache | None = None, rows: Rows | None = None) -> Tensor:
+def evaluate_block(
+    block: BlockLayer, x: Tensor, layer: LayerCache | None = None, rows: Rows | None = None, ops: Ops = TORCH
+) -> Tensor:
     """A pre-norm block over `x`, with or without a cache."""
-    x = x + attend(block.attn, block.norm1(x), layer, rows)
-    return x + block.mlp(block.norm2(x))
+    x, normed = ops.add_norm(x, attend(block.attn, block.norm1(x), layer, rows, ops=ops), block.norm2)
+    return x + ops.mlp(block.mlp, normed)
+
+
+def evaluate_stack(
+    layers: Iterable[tuple[BlockLayer, LayerCache | None]],
+    x: Tensor,
+    rows: Rows,
+    norm: Norm,
+    *,
+    only: slice | None = None,
+    ops: Ops = TORCH,
+) -> Tensor:
+    """Blocks one after another and `norm` at the end; with `only`, the last block goes on with these rows alone."""
+    stack = list(layers)
+    if not stack:
+        return norm(x if only is None else x[:, only])
+    following = [*(block.norm1 for block, _ in stack[1:]), norm]
+    normed = stack[0][0].norm1(x)
+    for index, ((block, layer), after) in enumerate(zip(stack, following, strict=True)):
+        last = only if index + 1 == len(stack) else None
+        mixed = attend(block.attn, normed, layer, rows, only=last, ops=ops)
+        x, normed = ops.add_norm(x if last is None else x[:, last], mixed, block.norm2)
+        x, normed = ops.add_norm(x, ops.mlp(block.mlp, normed), after)
+    return normed

@@ -25,7 +25,7 @@ def take(values: Tensor, index: Tensor) -> Tensor:
     return values.gather(1, index.expand(-1, -1, *values.shape[2:]))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Canvas:
     """Tokens in the order in which they arrive: row r of image b belongs to position `order[b, r]`.
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.noise import Noise
 from recap.core.protocols import MaskedModel, Selector
@@ -25,7 +24,7 @@ def grouped_decode(
     """
     check_fit(model, schedule)
     canvas = model.start(labels, selector.order(model.num_tokens, noise), 2 if schedule.guided else 1)
-    cache = new_cache(model, canvas, schedule) if schedule.local else None
+    cache = model.new_cache(canvas, schedule) if schedule.local else None
     for group in schedule:
         start = canvas.decoded
         canvas.slots = None
@@ -39,12 +38,6 @@ def grouped_decode(
             features = model.local(canvas, cache, rows, wanted)  # (branches * B, n, D)
             canvas.commit(model.head.draw(features, step, canvas.branches, noise))
             yield canvas
-
-
-def new_cache(model: MaskedModel, canvas: Canvas, schedule: Schedule) -> ContextCache:
-    """The cache that a run over `canvas` needs, allocated once."""
-    rows = canvas.branches * canvas.batch
-    return ContextCache(model.cache_layout(schedule), rows, model.device, model.dtype)
 
 
 def check_fit(model: MaskedModel, schedule: Schedule) -> None:

@@ -8,10 +8,12 @@ rounds exactly (no library's `log` or `cos`): every device and every batch size 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
+
+Make = Callable[[Tensor, tuple[int, ...]], Tensor]  # of bits (B, n) something (B, *shape)
 
 _MASK = (1 << 64) - 1
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's constants
@@ -49,32 +51,51 @@ class Noise:
         return len(self._keys)
 
     def uniform(self, *shape: int) -> Tensor:
-        numbers = _shifted(self._bits(math.prod(shape)), 40).float() * 2.0**-24
-        return numbers.reshape(len(self), *shape).to(self.device)  # (B, *shape) in [0, 1)
+        return self._draw(_uniform, shape, math.prod(shape))  # (B, *shape) in [0, 1)
 
     def normal(self, *shape: int) -> Tensor:
-        count = math.prod(shape)
-        bits = self._bits((count + 1) // 2)
-        radius = (-2.0 * _log((_shifted(bits, 32).double() + 0.5) * 2.0**-32)).sqrt()
-        cos, sin = _turn((bits & 0xFFFFFFFF).double() * 2.0**-32)
-        pairs = torch.cat([(radius * cos).float(), (radius * sin).float()], dim=1)  # Box and Muller
-        return pairs[:, :count].reshape(len(self), *shape).to(self.device)  # (B, *shape)
+        return self._draw(_normal, shape, (math.prod(shape) + 1) // 2)  # (B, *shape)
 
     def gumbel(self, *shape: int) -> Tensor:
-        uniform = (_shifted(self._bits(math.prod(shape)), 32).double() + 0.5) * 2.0**-32
-        return (-_log(-_log(uniform))).float().reshape(len(self), *shape).to(self.device)  # (B, *shape)
+        return self._draw(_gumbel, shape, math.prod(shape))  # (B, *shape)
 
     def permutation(self, n: int) -> Tensor:
-        return self._bits(n).argsort(dim=1, stable=True).to(self.device)  # (B, n)
+        return self._draw(_permutation, (n,), n)  # (B, n)
 
-    def _bits(self, count: int) -> Tensor:
-        """The next `count` numbers of 64 bits from every stream."""
+    def _draw(self, make: Make, shape: tuple[int, ...], count: int) -> Tensor:
+        """What `make` makes of the next `count` numbers of every stream."""
         first = self._drawn + 1
         self._drawn += count
-        z = torch.arange(first, first + count, device=self._keys.device) * _signed(_STEP) + self._keys
-        z = (z ^ _shifted(z, 30)) * _signed(_FIRST)
-        z = (z ^ _shifted(z, 27)) * _signed(_SECOND)
-        return z ^ _shifted(z, 31)  # (B, count)
+        return make(random_bits(self._keys, first, count), shape).to(self.device)
+
+
+def random_bits(keys: Tensor, first: int | Tensor, count: int) -> Tensor:
+    """64 bits each: `count` numbers from number `first` on of the streams `keys` (B, 1)."""
+    z = (torch.arange(count, device=keys.device) + first) * _signed(_STEP) + keys
+    z = (z ^ _shifted(z, 30)) * _signed(_FIRST)
+    z = (z ^ _shifted(z, 27)) * _signed(_SECOND)
+    return z ^ _shifted(z, 31)  # (B, count)
+
+
+def _uniform(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return (_shifted(bits, 40).float() * 2.0**-24).reshape(len(bits), *shape)
+
+
+def _normal(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Pairs after Box and Muller: all cosines, then all sines."""
+    radius = (-2.0 * _log((_shifted(bits, 32).double() + 0.5) * 2.0**-32)).sqrt()
+    cos, sin = _turn((bits & 0xFFFFFFFF).double() * 2.0**-32)
+    pairs = torch.cat([(radius * cos).float(), (radius * sin).float()], dim=1)
+    return pairs[:, : math.prod(shape)].reshape(len(bits), *shape)
+
+
+def _gumbel(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
+    uniform = (_shifted(bits, 32).double() + 0.5) * 2.0**-32
+    return (-_log(-_log(uniform))).float().reshape(len(bits), *shape)
+
+
+def _permutation(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return bits.argsort(dim=1, stable=True)
 
 
 def _signed(bits: int) -> int:

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 import recap
 from recap.core.noise import image_generators
 from recap.core.schedule import Schedule
+from recap.engine import WARM_RUNS
 from recap.evaluation.inception import InceptionFeatures
 from recap.evaluation.measure import LabelPlan, Measurement
 from recap.files import written_whole
@@ -103,7 +104,7 @@ def evaluate(
 
 
 def seconds_an_image(pipe: Pipeline, run: Run, batches: int = 2) -> dict[str, float]:
-    """Time of drawing alone: the total over some batches after one that does not count, then the split over phases.
+    """Time of drawing alone: the total over some batches after what does not count, then the split over phases.
 
     The split has a batch of its own, because clocks around every part make a device wait for each of them.
     """
@@ -117,7 +118,8 @@ def seconds_an_image(pipe: Pipeline, run: Run, batches: int = 2) -> dict[str, fl
 
     shown, pipe.progress, timed_pipe.progress = pipe.progress, False, False
     try:
-        draw(pipe)
+        for _ in range(WARM_RUNS[pipe.engine]):
+            draw(pipe)
         with whole.measure("total"):
             for _ in range(batches):
                 draw(pipe)

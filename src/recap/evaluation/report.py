@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recap.evaluation.sweep import Row, noise
+from recap.timing import PHASES
 
 PAPER = Path(__file__).parent / "paper.json"  # published figures, none of them ours
 FAMILY_NAMES = {"maskgit": "MaskGIT", "mage": "MAGE", "mar": "MAR"}
@@ -55,7 +56,7 @@ def sweep_table(sweep: Sweep, against: Sequence[Mapping[str, Any]] = ()) -> str:
     """One line a setting: quality, time, and what reuse gains."""
     spread = any(row.spread is not None for row in sweep.rows)
     head = ["evaluations", "u", "FID", *(["± over seeds"] if spread else []), "s/image"]
-    head += ["full", "local", "head", "tokenizer", "at equal steps", "at equal FID, against", "front"]
+    head += ["full", "local", "head", "selection", "tokenizer", "at equal steps", "at equal FID, against", "front"]
     if against:
         head += ["published FID", "published s/image"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
@@ -65,7 +66,7 @@ def sweep_table(sweep: Sweep, against: Sequence[Mapping[str, Any]] = ()) -> str:
         if spread:
             cells.append("" if row.spread is None else f"{row.spread:.2f} ({row.seeds})")
         cells.append(f"{row.seconds:.4g}")
-        cells += [f"{row.phases.get(phase, 0.0):.3g}" for phase in ("full", "local", "head", "tokenizer")]
+        cells += [f"{row.phases.get(phase, 0.0):.3g}" for phase in PHASES if phase != "total"]
         steps, quality = row.against.get("equal_steps"), row.against.get("equal_quality")
         cells.append(f"{steps['speedup']:.2f}x" if steps else "")
         if not row.reused:
@@ -126,13 +127,15 @@ def section(sweep: Sweep, pictures: Mapping[str, str], against: Sequence[Mapping
     title = f"## {about['model']} ({FAMILY_NAMES.get(about['family'], about['family'])})"
     how = (
         f"{about['num']:,} images a point against {about['reference']}, batch {about['batch']}, {about['dtype']}, "
+        f"engine {about.get('engine', 'eager')}, "
         f"on {machine['device']}, torch {machine['torch']}, {machine['date']}. "
         f"Sampling: `{json.dumps(about['sampling'])}`. "
         f"`u` is the number of groups without local evaluations at the start."
     )
     command = (
         f"```console\n$ recap sweep --model {about['model']} --num {about['num']} --batch {about['batch']} "
-        f"--dtype {about['dtype']} --settings {' '.join(row.setting for row in sweep.rows)}\n```"
+        f"--dtype {about['dtype']} --engine {about.get('engine', 'eager')} "
+        f"--settings {' '.join(row.setting for row in sweep.rows)}\n```"
     )
     parts = [title, how, verdict(sweep)]
     parts += [f"![{text}]({file})" for text, file in pictures.items()]

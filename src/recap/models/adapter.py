@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from recap.core.attention import TORCH, Ops
 from recap.core.cache import CacheLayout, ContextCache, LayerCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.protocols import Head
@@ -30,6 +31,7 @@ class Adapter(ABC):
     def __init__(self, net: nn.Module, *, refresh_prefix: bool = False) -> None:
         self.module = net
         self.refresh_prefix = refresh_prefix
+        self.ops: Ops = TORCH
 
     @abstractmethod
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
@@ -58,6 +60,10 @@ class Adapter(ABC):
     @abstractmethod
     def single_layer(self) -> Self:
         """The same model cut down to one attention layer, where reuse loses nothing."""
+
+    def new_cache(self, canvas: Canvas, schedule: Schedule) -> ContextCache:
+        """The cache that a run over `canvas` needs, allocated once."""
+        return ContextCache(self.cache_layout(schedule), canvas.branches * canvas.batch, self.device, self.dtype)
 
     @property
     def device(self) -> torch.device:

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from recap.core.attention import evaluate_block
+from recap.core.attention import evaluate_stack
 from recap.core.cache import CacheLayout, ContextCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
@@ -62,8 +62,7 @@ class MAGEAdapter(Adapter):
         if cache is not None:
             cache.pad.copy_(pad)
         y = torch.cat([pad + self._class_pos, self._decoder_input(canvas, y[:, 1:], pad, slice(0, canvas.size))], 1)
-        y = self._decode(y, cache, Rows.all(1 + canvas.size))
-        return self.net.decoder_norm(y[:, 1 + wanted.start : 1 + wanted.stop])
+        return self._decode(y, cache, Rows.all(1 + canvas.size), slice(1 + wanted.start, 1 + wanted.stop))
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
         prefix = int(self.refresh_prefix)
@@ -80,9 +79,9 @@ class MAGEAdapter(Adapter):
         z = self._decoder_input(canvas, y[:, prefix:], cache.pad, rows)  # (B, M, D)
         if prefix:
             z = torch.cat([cache.pad + self._class_pos, z], dim=1)
-        z = self._decode(z, cache, self.target(canvas, rows, 1, 1 + canvas.size))
         first = prefix - rows.start
-        return self.net.decoder_norm(z[:, first + wanted.start : first + wanted.stop])
+        only = slice(first + wanted.start, first + wanted.stop)
+        return self._decode(z, cache, self.target(canvas, rows, 1, 1 + canvas.size), only)
 
     @property
     def _class_pos(self) -> Tensor:
@@ -98,11 +97,9 @@ class MAGEAdapter(Adapter):
         return torch.cat([known + positions[:, :n], pad + positions[:, n:]], dim=1)
 
     def _encode(self, x: Tensor, cache: ContextCache | None, rows: Rows) -> Tensor:
-        for block, layer in self.layers(self.encoder_blocks, cache, "encoder"):
-            x = evaluate_block(block, x, layer, rows)
-        return self.net.norm(x)
+        layers = self.layers(self.encoder_blocks, cache, "encoder")
+        return evaluate_stack(layers, x, rows, self.net.norm, ops=self.ops)
 
-    def _decode(self, x: Tensor, cache: ContextCache | None, rows: Rows) -> Tensor:
-        for block, layer in self.layers(self.decoder_blocks, cache, "decoder"):
-            x = evaluate_block(block, x, layer, rows)
-        return x
+    def _decode(self, x: Tensor, cache: ContextCache | None, rows: Rows, only: slice) -> Tensor:
+        layers = self.layers(self.decoder_blocks, cache, "decoder")
+        return evaluate_stack(layers, x, rows, self.net.decoder_norm, only=only, ops=self.ops)

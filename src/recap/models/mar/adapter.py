@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from recap.core.attention import evaluate_block
+from recap.core.attention import evaluate_stack
 from recap.core.cache import CacheLayout, ContextCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.schedule import Schedule
@@ -85,8 +85,8 @@ class MARAdapter(Adapter):
             ],
             dim=1,
         )  # (GB, P + N, D)
-        y = self._decode(y, cache, Rows.all(p + canvas.size))
-        return self._features(canvas, y[:, p + wanted.start : p + wanted.stop], wanted)
+        y = self._decode(y, cache, Rows.all(p + canvas.size), slice(p + wanted.start, p + wanted.stop))
+        return self._features(canvas, y, wanted)
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
         p = self.config.buffer
@@ -101,9 +101,10 @@ class MARAdapter(Adapter):
         z = self._decoder_input(canvas, y[:, prefix:], rows)  # (GB, M, D)
         if prefix:
             z = torch.cat([y[:, :p] + self.net.decoder_pos_embed_learned[:, :p], z], dim=1)
-        z = self._decode(z, cache, self.target(canvas, rows, p, p + canvas.size))
         first = prefix - rows.start
-        return self._features(canvas, z[:, first + wanted.start : first + wanted.stop], wanted)
+        only = slice(first + wanted.start, first + wanted.stop)
+        z = self._decode(z, cache, self.target(canvas, rows, p, p + canvas.size), only)
+        return self._features(canvas, z, wanted)
 
     def _condition(self, labels: Tensor | None, order: Tensor, branches: int) -> Tensor:
         condition = self.net.class_emb(self.check_labels(labels, order))  # (B, D)
@@ -123,15 +124,13 @@ class MARAdapter(Adapter):
         return torch.cat([known + positions[:, :n], self.net.mask_token + positions[:, n:]], dim=1)
 
     def _encode(self, x: Tensor, cache: ContextCache | None, rows: Rows) -> Tensor:
-        for block, layer in self.layers(self.encoder_blocks, cache, "encoder"):
-            x = evaluate_block(block, x, layer, rows)
-        return self.net.encoder_norm(x)
+        layers = self.layers(self.encoder_blocks, cache, "encoder")
+        return evaluate_stack(layers, x, rows, self.net.encoder_norm, ops=self.ops)
 
-    def _decode(self, x: Tensor, cache: ContextCache | None, rows: Rows) -> Tensor:
-        for block, layer in self.layers(self.decoder_blocks, cache, "decoder"):
-            x = evaluate_block(block, x, layer, rows)
-        return x
+    def _decode(self, x: Tensor, cache: ContextCache | None, rows: Rows, only: slice) -> Tensor:
+        layers = self.layers(self.decoder_blocks, cache, "decoder")
+        return evaluate_stack(layers, x, rows, self.net.decoder_norm, only=only, ops=self.ops)
 
     def _features(self, canvas: Canvas, x: Tensor, wanted: slice) -> Tensor:
         positions = canvas.condition.diffusion_pos[:, wanted].repeat(canvas.branches, 1, 1)
-        return self.net.decoder_norm(x) + positions  # (GB, n, D)
+        return x + positions  # (GB, n, D)

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from recap.core.attention import evaluate_block
+from recap.core.attention import evaluate_block, evaluate_stack
 from recap.core.cache import CacheLayout, ContextCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
@@ -52,17 +52,16 @@ class MaskGITAdapter(Adapter):
 
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
         x = torch.cat([canvas.condition, self._embed(canvas, slice(0, canvas.size))], dim=1)  # (GB, 1 + N, D)
-        x = self._stack(x, cache, Rows.all(1 + canvas.size))
-        return self.net.norm(x[:, 1 + wanted.start : 1 + wanted.stop])
+        return self._stack(x, cache, Rows.all(1 + canvas.size), slice(1 + wanted.start, 1 + wanted.stop))
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
         x = self._embed(canvas, rows)  # (GB, M, D)
         prefix = int(self.refresh_prefix)
         if prefix:
             x = torch.cat([canvas.condition, x], dim=1)
-        x = self._stack(x, cache, self.target(canvas, rows, 1, 1 + canvas.size))
         first = prefix - rows.start
-        return self.net.norm(x[:, first + wanted.start : first + wanted.stop])
+        only = slice(first + wanted.start, first + wanted.stop)
+        return self._stack(x, cache, self.target(canvas, rows, 1, 1 + canvas.size), only)
 
     def _labels(self, labels: Tensor | None, order: Tensor, branches: int) -> Tensor:
         labels = self.check_labels(labels, order)
@@ -74,13 +73,15 @@ class MaskGITAdapter(Adapter):
         x = self.net.token_emb(canvas.tokens[:, rows], canvas.order[:, rows])
         return x.repeat(canvas.branches, 1, 1)  # (GB, n, D)
 
-    def _stack(self, x: Tensor, cache: ContextCache | None, rows: Rows) -> Tensor:
-        blocks = [*self.in_blocks, self.net.mid_block, *self.out_blocks]
+    def _stack(self, x: Tensor, cache: ContextCache | None, rows: Rows, only: slice) -> Tensor:
+        stack = list(self.layers([*self.in_blocks, self.net.mid_block, *self.out_blocks], cache, "blocks"))
         skips: list[Tensor] = []
-        for index, (block, layer) in enumerate(self.layers(blocks, cache, "blocks")):
+        for index, (block, layer) in enumerate(stack):
             if index > len(self.in_blocks):
                 x = block.skip_linear(torch.cat([x, skips.pop()], dim=-1))
-            x = evaluate_block(block, x, layer, rows)
+            if index + 1 == len(stack):
+                break
+            x = evaluate_block(block, x, layer, rows, self.ops)
             if index < len(self.in_blocks):
                 skips.append(x)
-        return x
+        return evaluate_stack(stack[-1:], x, rows, self.net.norm, only=only, ops=self.ops)

@@ -1,0 +1,312 @@
+"""Triton kernels for what stands between matrix products: one launch and one pass over memory each.
+
+Only imported where there is a GPU to run them (or Triton's interpreter, to test them without one). All arithmetic is
+float32, whatever the precision of what is read and written.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+def _block(width: int) -> dict[str, int]:
+    block = triton.next_power_of_2(width)
+    return {"BLOCK": block, "num_warps": max(1, min(8, block // 256))}
+
+
+@triton.jit(do_not_specialize=["per_image"])
+def _add_norm(
+    x, y, weight, bias, total, normed, per_image, x_stride, width, eps, AFFINE: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    start = (row // per_image) * x_stride + (row % per_image) * width
+    value = tl.load(x + start + at, mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(y + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    value = value.to(total.dtype.element_ty)
+    tl.store(total + row * width + at, value, mask=inside)
+    value = value.to(tl.float32)
+    mean = tl.sum(value, axis=0) / width
+    centred = tl.where(inside, value - mean, 0.0)
+    out = centred * (1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / width + eps))
+    if AFFINE:
+        out = out * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+        out += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(normed + row * width + at, out.to(normed.dtype.element_ty), mask=inside)
+
+
+def add_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x + y (B, M, D) and its layer norm; the rows of `x` may be a slice of longer images."""
+    batch, rows, width = x.shape
+    if x.stride(2) != 1 or x.stride(1) != width:
+        x = x.contiguous()
+    y = y.contiguous()
+    total, normed = torch.empty_like(y), torch.empty_like(y)
+    if total.numel():
+        _add_norm[(batch * rows,)](
+            x, y, weight, bias, total, normed, rows, x.stride(0), width, eps, AFFINE=True, **_block(width)
+        )
+    return total, normed
+
+
+@triton.jit
+def _gate_norm(
+    h,
+    update,
+    changes,
+    weight,
+    bias,
+    out,
+    row_stride,
+    gate_at,
+    shift_at,
+    width,
+    eps,
+    AFFINE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    own = changes + row * row_stride + at
+    value = tl.load(h + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(own + gate_at, mask=inside, other=0.0).to(tl.float32)
+    value += gate * tl.load(update + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(h + row * width + at, value.to(h.dtype.element_ty), mask=inside)
+    mean = tl.sum(value, axis=0) / width
+    centred = tl.where(inside, value - mean, 0.0)
+    normed = centred * (1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / width + eps))
+    if AFFINE:
+        normed = normed * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+        normed += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
+    shift = tl.load(own + shift_at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.load(own + shift_at + width, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * width + at, (normed * (1.0 + scale) + shift).to(out.dtype.element_ty), mask=inside)
+
+
+def gate_norm_(
+    h: Tensor,
+    update: Tensor,
+    changes: Tensor,
+    gate_at: int,
+    shift_at: int,
+    norm: tuple[Tensor, Tensor] | None,
+    eps: float,
+    out: Tensor,
+) -> Tensor:
+    """h += gate * update, in place, then the layer norm of it, scaled and shifted; all (R, w).
+
+    `changes` (R, ...) holds shift and scale of the next norm at `shift_at` and the gate at `gate_at`.
+    """
+    rows, width = h.shape
+    weight, bias = norm if norm is not None else (h, h)
+    _gate_norm[(rows,)](
+        h, update, changes, weight, bias, out, changes.stride(0), gate_at, shift_at, width, eps,
+        AFFINE=norm is not None, **_block(width),
+    )  # fmt: skip
+    return out
+
+
+@triton.jit(do_not_specialize=["tokens", "per_image", "noise_stride", "step"])
+def _turn(x, out, numbers, guide, noise, inputs, first, changes, weight, bias, h, u,
+          tokens, row_stride, per_image, noise_stride, step, width, eps, bound,
+          BRANCHES: tl.constexpr, CHANNELS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+          NOISE: tl.constexpr, BOUND: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    image = token // per_image
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    scale = tl.load(guide)
+    temperature = tl.load(guide + 1)
+    a = tl.load(numbers + step * 8)
+    b = tl.load(numbers + step * 8 + 1)
+    c = tl.load(numbers + step * 8 + 2)
+    d = tl.load(numbers + step * 8 + 3)
+    high = tl.load(numbers + step * 8 + 4)
+    low = tl.load(numbers + step * 8 + 5)
+    hidden = tl.load(first + at, mask=inside, other=0.0).to(tl.float32)
+    draws = noise + image * noise_stride + (token % per_image) * CHANNELS
+    for channel in tl.static_range(CHANNELS):
+        if FIRST:
+            value = tl.load(draws + channel)
+        else:
+            value = tl.load(x + token * CHANNELS + channel)
+            eps_c = tl.load(out + token * 2 * CHANNELS + channel).to(tl.float32)
+            share = (tl.load(out + token * 2 * CHANNELS + CHANNELS + channel).to(tl.float32) + 1.0) * 0.5
+            if BRANCHES == 2:
+                eps_u = tl.load(out + (tokens + token) * 2 * CHANNELS + channel).to(tl.float32)
+                eps_c = eps_u + scale * (eps_c - eps_u)
+            clean = a * value - b * eps_c
+            if BOUND:
+                clean = tl.minimum(tl.maximum(clean, -bound), bound)
+            value = c * clean + d * value
+            if NOISE:
+                spread = tl.exp((share * high + (1.0 - share) * low) * 0.5)
+                value += spread * temperature * tl.load(draws + channel)
+        tl.store(x + token * CHANNELS + channel, value)
+        if not LAST:
+            rounded = value.to(h.dtype.element_ty).to(tl.float32)
+            hidden += rounded * tl.load(inputs + channel * width + at, mask=inside, other=0.0).to(tl.float32)
+    if not LAST:
+        mean = tl.sum(tl.where(inside, hidden, 0.0), axis=0) / width
+        centred = tl.where(inside, hidden - mean, 0.0)
+        normed = centred * (1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / width + eps))
+        normed = normed * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+        normed += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
+        for branch in tl.static_range(BRANCHES):
+            row = branch * tokens + token
+            own = changes + row * row_stride + at
+            moved = tl.load(own, mask=inside, other=0.0).to(tl.float32)
+            scaled = tl.load(own + width, mask=inside, other=0.0).to(tl.float32)
+            tl.store(h + row * width + at, hidden.to(h.dtype.element_ty), mask=inside)
+            result = normed * (1.0 + scaled) + moved
+            tl.store(u + row * width + at, result.to(u.dtype.element_ty), mask=inside)
+
+
+def turn(
+    x: Tensor,
+    out: Tensor | None,
+    step: int,
+    numbers: Tensor,
+    guide: Tensor,
+    noise: Tensor | None,
+    entry: tuple[Tensor, Tensor, Tensor, Tensor, float],
+    changes: Tensor | None,
+    h: Tensor,
+    u: Tensor,
+    branches: int,
+    bound: float | None,
+) -> None:
+    """One reverse step of the diffusion, and the way into the network for the next; `x` (T, C) is renewed.
+
+    out (branches * T, 2C): the network's last words, None before the first step. noise: the draws (B, n, C) that are
+    added, a slice of all, or None in the last step. changes: the modulation of the next step, None after the last.
+    `entry` has the input layer transposed (C, w), its bias, and weight, bias and epsilon of the first norm.
+    """
+    inputs, first, weight, bias, eps = entry
+    tokens, channels = x.shape
+    draws = x if noise is None else noise
+    _turn[(tokens,)](
+        x, x if out is None else out, numbers, guide, draws, inputs, first,
+        h if changes is None else changes, weight, bias, h, u,
+        tokens, 0 if changes is None else changes.stride(0),
+        tokens if noise is None else noise.shape[1], 0 if noise is None else noise.stride(0),
+        step, inputs.shape[1], eps, 0.0 if bound is None else bound,
+        BRANCHES=branches, CHANNELS=channels, FIRST=out is None, LAST=changes is None,
+        NOISE=noise is not None, BOUND=bound is not None, **_block(inputs.shape[1]),
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _draw(
+    logits, uniform, ids, confidence, rows, width, scale, temperature, BRANCHES: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    value = tl.load(logits + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    if BRANCHES == 2:
+        blank = tl.load(logits + (rows + row) * width + at, mask=inside, other=0.0).to(tl.float32)
+        value = blank + scale * (value - blank)
+    value = tl.where(inside, value, -float("inf"))
+    highest = tl.max(value, axis=0)
+    total = tl.sum(tl.where(inside, tl.exp(value - highest), 0.0), axis=0)
+    weights = tl.where(inside, tl.exp((value - highest) / temperature), 0.0)
+    ladder = tl.cumsum(weights, axis=0)
+    top = tl.max(ladder, axis=0)
+    rung = tl.load(uniform + row) * top
+    chosen = tl.sum(((ladder <= rung) & inside).to(tl.int32), axis=0)
+    chosen = tl.minimum(chosen, width - 1)
+    tl.store(ids + row, chosen.to(tl.int64))
+    own = tl.sum(tl.where(at == chosen, value, 0.0), axis=0)
+    tl.store(confidence + row, own - highest - tl.log(total))
+
+
+def draw_ids(
+    logits: Tensor, uniform: Tensor, branches: int, scale: float, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Ids (B, n) from logits (branches * B, n, V) and one uniform number each, with their log-probabilities."""
+    batch, count = uniform.shape
+    width = logits.shape[-1]
+    ids = torch.empty(batch, count, dtype=torch.int64, device=logits.device)
+    confidence = torch.empty(batch, count, dtype=torch.float32, device=logits.device)
+    if batch * count:
+        _draw[(batch * count,)](
+            logits.contiguous(), uniform.contiguous(), ids, confidence, batch * count, width,
+            float(scale), float(temperature), BRANCHES=branches, **_block(width),
+        )  # fmt: skip
+    return ids, confidence
+
+
+FEW = 16  # queries up to which `attend_few` is for
+
+
+@triton.jit(do_not_specialize=["queries", "keys"])
+def _attend_few(
+    q, k, v, out, queries, keys, q_image, q_row, k_image, k_row, v_image, v_row, width, scale,
+    HEADS: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    image = (tl.program_id(0) // HEADS).to(tl.int64)
+    head = tl.program_id(0) % HEADS
+    row = tl.arange(0, ROWS)
+    at = tl.arange(0, BLOCK)
+    key = tl.arange(0, KEYS)
+    wide = at[None, :] < width
+    asking = row[:, None] < queries
+    q_at = q + image * q_image + head * width + row[:, None] * q_row + at[None, :]
+    query = tl.load(q_at, mask=asking & wide, other=0.0)
+    highest = tl.full([ROWS], -float("inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    mixed = tl.zeros([ROWS, BLOCK], tl.float32)
+    for part in range(PARTS):
+        here = part * KEYS + key
+        there = (here < keys)[:, None] & wide
+        k_part = tl.load(
+            k + image * k_image + head * width + here[:, None] * k_row + at[None, :], mask=there, other=0.0
+        )
+        v_part = tl.load(
+            v + image * v_image + head * width + here[:, None] * v_row + at[None, :], mask=there, other=0.0
+        )
+        score = tl.dot(query, tl.trans(k_part)) * scale
+        score = tl.where((here < keys)[None, :], score, -float("inf"))
+        peak = tl.maximum(highest, tl.max(score, axis=1))
+        fade = tl.exp(highest - peak)
+        weight = tl.exp(score - peak[:, None])
+        total = total * fade + tl.sum(weight, axis=1)
+        mixed = mixed * fade[:, None] + tl.dot(weight.to(v_part.dtype), v_part)
+        highest = peak
+    mixed = mixed / total[:, None]
+    out_at = out + ((image * queries + row[:, None]) * HEADS + head) * width + at[None, :]
+    tl.store(out_at, mixed.to(out.dtype.element_ty), mask=asking & wide)
+
+
+def attend_few(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of up to 16 rows (B, H, M, Dh) over many (B, H, L, Dh): keys and values are read once.
+
+    The heads of a row lie side by side in memory, as `split_heads` gives them.
+    """
+    images, heads, queries, width = q.shape
+    for x in (q, k, v):
+        if x.stride(3) != 1 or x.stride(1) != width:
+            raise ValueError(f"heads lie {x.stride(1)} apart with steps of {x.stride(3)}; expected {width} and 1")
+    out = torch.empty(images, queries, heads, width, dtype=q.dtype, device=q.device)
+    _attend_few[(images * heads,)](
+        q, k, v, out, queries, k.shape[2],
+        q.stride(0), q.stride(2), k.stride(0), k.stride(2), v.stride(0), v.stride(2), width, width**-0.5,
+        HEADS=heads, ROWS=16, PARTS=triton.cdiv(k.shape[2], 64), KEYS=64,
+        BLOCK=max(16, triton.next_power_of_2(width)), num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return out.transpose(1, 2)  # (B, H, M, Dh)
+
+
+def available(device: torch.device | str) -> bool:
+    """Whether these kernels run there: on CUDA, or anywhere under Triton's interpreter."""
+    interpreted: Any = getattr(triton.knobs.runtime, "interpret", False) if hasattr(triton, "knobs") else False
+    return torch.device(device).type == "cuda" or bool(interpreted)

@@ -1,0 +1,218 @@
+"""Engines give what the plain model gives; where there is no GPU, graphs are played by work that is done again."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from recap import Pipeline
+from recap.contract import distance
+from recap.core.canvas import Canvas
+from recap.core.decode import grouped_decode
+from recap.core.noise import Noise, image_generators
+from recap.core.schedule import Schedule, Step, from_counts
+from recap.engine import ENGINES, with_engine
+from recap.models.adapter import Adapter
+from recap.models.mar.diffusion import DiffusionHead
+from tests import tiny
+
+pytest.importorskip("triton")
+from recap.engine import graphs
+from recap.engine.fused import FusedDiffusionHead, fused
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Pretended:
+    """Stands for CUDA graphs: what was captured is done again into the memory of the first result."""
+
+    def __init__(self) -> None:
+        self.captured = self.replayed = 0
+
+    def __call__(self, work: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        self.captured += 1
+        result = work().clone()
+
+        def replay() -> None:
+            self.replayed += 1
+            result.copy_(work())
+
+        return replay, result
+
+
+def model(family: str) -> Adapter:
+    bound: dict[str, Any] = {"token_bound": 2.0} if family == "mar" else {}
+    adapter = tiny.model(family, **bound)
+    adapter.module.to(DEVICE)
+    return adapter
+
+
+def quick_model(plain: Adapter) -> Adapter:
+    """With fused kernels on a GPU; the interpreter takes minutes for what the rest of a test needs them not."""
+    return fused(plain) if DEVICE == "cuda" else plain
+
+
+def schedule(adapter: Adapter, chain: int = 2) -> Schedule:
+    return from_counts(
+        16,
+        [1, 2, 3, 2, 4, 4],
+        full=2,
+        local=4,
+        plain=0,
+        chain=chain,
+        choice_temperature=2.0,
+        rank_temperature=1.0 if adapter.head.__class__.__name__.endswith("CategoricalHead") else None,
+        guidance=1.5 if adapter.guidable else 1.0,
+        head_steps=(3, 2),
+    )
+
+
+def steps(adapter: Adapter, family: str, seed: int, batch: int = 2, noise: Any = Noise) -> Any:
+    labels = tiny.labels(adapter, batch)
+    labels = None if labels is None else labels.to(DEVICE)
+    made = noise(image_generators(seed, range(batch)), torch.device(DEVICE))
+    return grouped_decode(adapter, labels, schedule(adapter), tiny.selector(family), made)
+
+
+def drawn(adapter: Adapter, family: str, seed: int, batch: int = 2, noise: Any = Noise) -> Tensor:
+    canvas: Canvas
+    *_, canvas = steps(adapter, family, seed, batch, noise)
+    return canvas.raster()
+
+
+def capture() -> Any:
+    return graphs.CudaGraphs() if DEVICE == "cuda" else Pretended()
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_fused_draws_what_plain_draws(family: str) -> None:
+    plain = model(family)
+    assert distance(drawn(fused(plain), family, 3), drawn(plain, family, 3)) < 1e-5
+
+
+@pytest.mark.parametrize("branches", [1, 2])
+@torch.inference_mode()
+def test_a_replayed_diffusion_draws_what_the_plain_one_draws(branches: int) -> None:
+    plain = model("mar")
+    assert isinstance(plain.head, DiffusionHead)
+    head = plain.head
+    replayed = graphs.GraphedDiffusionHead(FusedDiffusionHead(head.net, head.channels, head.bound), capture())
+    for seed, count, scale in ((0, 1, 1.5), (1, 1, 2.0), (2, 1, 1.0), (3, 13, 1.5)):
+        features = torch.randn(branches, count, 32, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+        step = Step(count, guidance=scale, token_temperature=0.9 + seed / 10, head_steps=3)
+        expected, ours = (
+            each.draw(features, step, branches, Noise(image_generators(seed, [0]), DEVICE)).values
+            for each in (head, replayed)
+        )
+        assert distance(ours, expected) < 1e-5
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_replayed_draws_what_plain_draws_again_and_again(family: str) -> None:
+    plain, pretended = model(family), capture()
+    quick, noise = graphs.graphed(quick_model(plain), pretended), graphs.NoiseGraphs(capture())
+    expected = {seed: drawn(plain, family, seed) for seed in (1, 2)}
+    for seed in (1, 2, 1, 1, 2):
+        assert distance(drawn(quick, family, seed, noise=noise), expected[seed]) < 1e-5
+    if DEVICE == "cpu":
+        assert pretended.replayed > pretended.captured > 0
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_runs_side_by_side_do_not_disturb_each_other(family: str) -> None:
+    plain = model(family)
+    quick, noise = graphs.graphed(quick_model(plain), capture()), graphs.NoiseGraphs(capture())
+    expected = {seed: drawn(plain, family, seed) for seed in (1, 2)}
+    for _ in range(4):
+        ends = {}
+        for first, second in zip(
+            steps(quick, family, 1, noise=noise), steps(quick, family, 2, noise=noise), strict=True
+        ):
+            ends = {1: first, 2: second}
+        assert all(distance(ends[seed].raster(), expected[seed]) < 1e-5 for seed in (1, 2))
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_batches_of_other_sizes_and_runs_that_were_broken_off(family: str) -> None:
+    plain = model(family)
+    quick = graphs.graphed(quick_model(plain), capture())
+    for batch in (2, 3, 2, 1, 3, 2):
+        next(steps(quick, family, 7, batch))  # left behind
+        assert distance(drawn(quick, family, 5, batch), drawn(plain, family, 5, batch)) < 1e-5
+
+
+def test_graphs_and_shapes_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "ARENAS", 2)
+    record = graphs.Recorder(Pretended(), limit=3)
+    for _ in range(3):
+        for key in range(10):
+            assert record(key, lambda key=key: torch.tensor([key])).tolist() == [key]  # type: ignore[misc]
+    assert len(record.graphs) == 3
+    quick = graphs.Graphs(model("mage"), Pretended())
+    for batch in (1, 2, 3, 4):
+        quick.start(None, torch.arange(16, device=DEVICE).repeat(batch, 1), 1)
+    assert len(quick.arenas) == 2
+
+
+def test_few_numbers_of_tokens_make_few_graphs() -> None:
+    sizes = [graphs.bucket(count) for count in range(1, 257)]
+    assert all(size >= count for count, size in enumerate(sizes, start=1))
+    assert all(size <= 1.25 * count for count, size in enumerate(sizes, start=1))
+    assert len(set(sizes)) < 35
+
+
+def test_a_pipeline_switches_there_and_back() -> None:
+    plain = model("maskgit")
+    before = copy.deepcopy(plain.module.state_dict())
+    pipe = Pipeline(plain)
+    options: dict[str, Any] = {"labels": [0, 1], "seed": 3, "output_type": "latent", "schedule": schedule(plain)}
+    pipe.progress = False
+    expected = pipe(**options).tokens
+    assert pipe.engine == "eager"
+    for engine in ENGINES if DEVICE == "cuda" else ("fused",):
+        assert pipe.compile(engine) is pipe
+        assert pipe.engine == engine
+        for _ in range(3 if engine == "graphs" else 1):
+            assert torch.equal(pipe(**options).tokens, expected)
+        assert pipe.to(torch.float32).engine == engine
+    assert pipe.compile("eager").model is plain
+    assert all(torch.equal(value, before[name]) for name, value in plain.module.state_dict().items())
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="is for machines without a GPU")
+def test_engines_say_what_they_need() -> None:
+    with pytest.raises(ValueError, match="needs a CUDA device but the model is on cpu"):
+        Pipeline(model("mage")).compile("graphs")
+    with pytest.raises(ValueError, match="must be one of eager, fused, graphs"):
+        with_engine(model("mage"), "warp")
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.inference_mode()
+def test_half_precision_stays_near_float32(family: str, dtype: torch.dtype) -> None:
+    """Features within 3 % (bfloat16) and 0.5 % (float16) of float32, in the root of the mean square."""
+    exact = model(family)
+    half = model(family)
+    half.module.to(dtype)
+    quick = quick_model(half) if dtype == torch.bfloat16 else fused(half)  # which the interpreter cannot do
+    for decoded in (0, 8):
+        ends = []
+        for adapter in (exact, quick):
+            canvas = adapter.start(
+                None if not adapter.classes else torch.arange(2, device=DEVICE),
+                torch.arange(16, device=DEVICE).repeat(2, 1),
+                1,
+            )
+            generator = torch.Generator().manual_seed(0)
+            if canvas.tokens.ndim == 3:
+                canvas.tokens[:, :decoded] = torch.randn(2, decoded, 4, generator=generator).to(DEVICE)
+            else:
+                canvas.tokens[:, :decoded] = torch.randint(20, (2, decoded), generator=generator).to(DEVICE)
+            canvas.decoded = decoded
+            ends.append(adapter.full(canvas, None, slice(decoded, 16)).float())
+        error = (ends[0] - ends[1]).square().mean().sqrt() / ends[0].square().mean().sqrt()
+        assert error < (0.03 if dtype == torch.bfloat16 else 0.005)

@@ -1,0 +1,91 @@
+"""The kernels against torch, by Triton's interpreter where there is no GPU."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from recap.core.attention import split_heads
+from recap.core.canvas import Draw
+from recap.core.heads import CategoricalHead
+from recap.core.noise import Noise, image_generators
+from recap.core.schedule import Step
+
+kernels = pytest.importorskip("recap.engine.kernels")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+@pytest.mark.parametrize("width", [32, 48, 65])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_sum_and_norm(width: int, dtype: torch.dtype) -> None:
+    x, y = random(3, 7, width, dtype=dtype)[:, 2:6], random(3, 4, width, seed=1, dtype=dtype)
+    weight, bias = random(width, seed=2, dtype=dtype), random(width, seed=3, dtype=dtype)
+    total, normed = kernels.add_norm(x, y, weight, bias, 1e-6)
+    assert torch.equal(total, x + y)
+    expected = F.layer_norm(total.float(), (width,), weight.float(), bias.float(), 1e-6)
+    allowed = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(normed.float(), expected, rtol=allowed, atol=allowed)
+
+
+def test_sum_and_norm_of_nothing() -> None:
+    total, normed = kernels.add_norm(random(2, 0, 8), random(2, 0, 8), random(8), random(8), 1e-6)
+    assert total.shape == normed.shape == (2, 0, 8)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_gate_and_norm(affine: bool) -> None:
+    width, rows = 40, 5
+    h, update, changes = random(rows, width), random(rows, width, seed=1), random(rows, 6 * width, seed=2)
+    norm = (random(width, seed=3), random(width, seed=4)) if affine else None
+    shift, scale, gate = changes[:, :width], changes[:, width : 2 * width], changes[:, 4 * width : 5 * width]
+    expected = h + gate * update
+    weight, bias = norm or (None, None)
+    normed = F.layer_norm(expected, (width,), weight, bias, 1e-6) * (1 + scale) + shift
+    out = kernels.gate_norm_(h, update, changes, 4 * width, 0, norm, 1e-6, torch.empty_like(h))
+    torch.testing.assert_close(h, expected)
+    torch.testing.assert_close(out, normed, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16])
+@pytest.mark.parametrize("keys", [5, 64, 70])
+def test_attention_of_few_rows(rows: int, keys: int) -> None:
+    q = split_heads(random(2, 20, 72)[:, 1 : 1 + rows], 3)
+    k, v = (split_heads(part, 3) for part in random(2, 80, 144, seed=1)[:, :keys].chunk(2, dim=-1))
+    allowed = 1e-5 if DEVICE == "cpu" else 5e-3  # matrix units round float32 to TF32
+    expected = F.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(kernels.attend_few(q, k, v), expected, rtol=allowed, atol=allowed)
+
+
+def test_attention_refuses_heads_that_lie_apart() -> None:
+    x = random(2, 3, 4, 8).transpose(2, 3)
+    with pytest.raises(ValueError, match="expected 4 and 1"):
+        kernels.attend_few(x, x, x)
+
+
+@pytest.mark.parametrize("branches", [1, 2])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_ids_are_those_of_the_plain_head(branches: int, temperature: float) -> None:
+    from recap.engine.fused import FusedCategoricalHead
+
+    logits = 3 * random(branches * 3, 11, 37)
+    step = Step(11, token_temperature=temperature, guidance=1.7)
+
+    def draw(kind: type[CategoricalHead]) -> Draw:
+        return kind(lambda x: x).draw(logits, step, branches, Noise(image_generators(0, range(3)), DEVICE))
+
+    plain, fused = draw(CategoricalHead), draw(FusedCategoricalHead)
+    assert torch.equal(plain.values, fused.values)
+    assert plain.confidence is not None
+    assert fused.confidence is not None
+    torch.testing.assert_close(fused.confidence, plain.confidence, rtol=1e-5, atol=1e-5)
+
+
+def test_numbers_that_are_none_show_in_the_confidence() -> None:
+    logits = random(1, 2, 9)
+    logits[0, 1, 3] = float("nan")
+    ids, confidence = kernels.draw_ids(logits, torch.full((1, 2), 0.5, device=DEVICE), 1, 1.0, 1.0)
+    assert confidence.isfinite().tolist() == [[True, False]]
+    assert ((ids >= 0) & (ids < 9)).all()
