@@ -179,3 +179,39 @@ def test_no_shape_and_no_branch_depends_on_a_value(family: str) -> None:
     steps = list(grouped_decode(adapter, labels, schedule, tiny.selector(family), noise))
     assert len(steps) == 8
     assert steps[-1].raster().shape[:2] == (2, 16)
+
+
+@pytest.mark.parametrize("family", ["mar", "maskgit"])
+def test_where_there_is_no_guidance_there_is_no_second_branch(family: str) -> None:
+    bound: dict[str, Any] = {"token_bound": 2.0} if family == "mar" else {}
+    adapter = tiny.model(family, **bound)
+    counts = [2, 3, 3, 4, 2, 2]
+    whole = from_counts(16, counts, full=3, local=3, plain=0, chain=1, guidance=1.5, head_steps=(4, 3))
+    late = whole.guided_within(0.5, 1.0)
+    assert [group.guided for group in late] == [False, True, True]
+    rows = []
+
+    def seen(canvas: Any, cache: Any, wanted: slice) -> Tensor:
+        features = adapter.full(canvas, cache, wanted)
+        rows.append(len(features))
+        return features
+
+    ends = [decode(adapter.replace(full=seen), family, late, 2)]
+    assert rows == [2, 4, 4]
+    # a scale of nearly 1 needs both branches and says the same
+    nearly = [1.0 + 1e-9 if step.guidance == 1.0 else step.guidance for step in late.steps]
+    ends.append(decode(adapter, family, late.with_guidance(nearly), 2))
+    assert distance(ends[0], ends[1]) < 1e-5
+    with pytest.raises(ValueError, match="the smaller one first"):
+        whole.guided_within(0.9, 0.1)
+
+
+def test_head_steps_go_from_many_to_few() -> None:
+    before = cosine(256, full=12, local=4)
+    schedule = before.with_head(Ramp(50, 10), "dpm")
+    numbers = [step.head_steps for step in schedule.steps]
+    assert numbers[0] == 50
+    assert numbers == sorted(numbers, reverse=True)
+    assert 10 <= numbers[-1] <= 15
+    assert {step.solver for step in schedule.steps} == {"dpm"}
+    assert schedule.sizes == before.sizes

@@ -96,3 +96,66 @@ def test_bounded_predictions_keep_an_untrained_head_in_range() -> None:
     assert bounded.head.bound == 0.5
     with pytest.raises(ValueError, match=r"token_bound is 0\.0"):
         tiny.model("mar", token_bound=0.0)
+
+
+class Bell:
+    """The perfect denoiser of tokens that are normal with a known mean and spread."""
+
+    def __init__(self, mean: float, spread: float) -> None:
+        self.mean, self.spread = mean, spread
+
+    def predict(self, x: torch.Tensor, left: float) -> torch.Tensor:
+        variance = left * self.spread**2 + 1 - left
+        return math.sqrt(1 - left) * (x - math.sqrt(left) * self.mean) / variance
+
+
+def solved(steps: int, solver: str, bell: Bell, x: torch.Tensor) -> torch.Tensor:
+    last = torch.zeros_like(x)
+    for update in updates(steps, solver):
+        eps = bell.predict(x, 1 / update.a**2)
+        clean = update.a * x - update.b * eps
+        x, last = update.c * (clean + update.lean * (clean - last)) + update.d * x, clean
+    return x
+
+
+def test_solvers_without_noise_arrive_where_they_should_and_the_better_one_sooner() -> None:
+    bell = Bell(0.7, 0.3)
+    x = torch.linspace(-2.5, 2.5, 11, dtype=torch.float64)
+    expected = 0.7 + 0.3 * x  # the map that carries one bell to the other and keeps the order
+    errors = {
+        (solver, steps): float((solved(steps, solver, bell, x) - expected).abs().max())
+        for solver in ("ddim", "dpm")
+        for steps in (10, 20, 50, 400)
+    }
+    assert errors["ddim", 400] < 0.05
+    assert errors["dpm", 400] < 0.05
+    for steps in (10, 20):
+        assert errors["dpm", steps] < 0.5 * errors["ddim", steps]
+
+
+def test_solvers_without_noise_draw_once_and_forget_the_temperature() -> None:
+    adapter = tiny.model("mar", token_bound=2.0)
+    head = adapter.head
+    assert isinstance(head, DiffusionHead)
+    features = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0))
+    for solver in ("ddim", "dpm"):
+        steps = [Step(3, head_steps=6, solver=solver, token_temperature=t) for t in (0.5, 1.0)]
+        first, second = (head.draw(features, step, 1, tiny.noise(2)).values for step in steps)
+        assert torch.equal(first, second)
+        assert head.noise(steps[0], 3, tiny.noise(2)).shape == (2, 1, 3, 4)
+    with pytest.raises(ValueError, match="must be one of ancestral, ddim, dpm"):
+        Step(1, solver="euler")
+
+
+def test_modulation_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = tiny.model("mar", token_bound=2.0)
+    head = adapter.head
+    assert isinstance(head, DiffusionHead)
+    features = torch.randn(4, 3, 32, generator=torch.Generator().manual_seed(0))
+    random = tiny.noise(2).normal(9, 3, 4)
+    ends = []
+    for ahead in (1 << 25, 20_000, 1):
+        monkeypatch.setattr("recap.models.mar.diffusion.AHEAD", (ahead, ahead))
+        ends.append(head.denoise(features, random, 2, 1.5))
+    assert torch.allclose(ends[0], ends[1], atol=1e-5)
+    assert torch.allclose(ends[0], ends[2], atol=1e-5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -39,6 +40,14 @@ class Ops:
         """Heads (B, H, M, Dh) against (B, H, L, Dh)."""
         return F.scaled_dot_product_attention(q, k, v)
 
+    def store(self, layer: LayerCache, k: Tensor, v: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Keys and values into a layer's cache, and all that is to be attended over."""
+        return layer.write(k, v, rows)
+
+    def merge(self, linear: Callable[[Tensor], Tensor], x: Tensor, skip: Tensor) -> Tensor:
+        """A linear layer over two tensors side by side."""
+        return linear(torch.cat([x, skip], dim=-1))
+
     def mlp(self, mlp: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """A block's MLP."""
         return mlp(x)
@@ -70,7 +79,7 @@ def attend(
         q = q[:, only]
     if layer is not None:
         assert rows is not None
-        k, v = layer.write(k, v, rows)  # (B, L, D) each
+        k, v = ops.store(layer, k, v, rows)  # (B, L, D) each
     heads = attn.num_heads
     mixed = ops.attention(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads))
     return attn.proj(mixed.transpose(1, 2).flatten(2))  # (B, M, D)
@@ -84,8 +93,28 @@ def evaluate_block(
     block: BlockLayer, x: Tensor, layer: LayerCache | None = None, rows: Rows | None = None, ops: Ops = TORCH
 ) -> Tensor:
     """A pre-norm block over `x`, with or without a cache."""
-    x, normed = ops.add_norm(x, attend(block.attn, block.norm1(x), layer, rows, ops=ops), block.norm2)
-    return x + ops.mlp(block.mlp, normed)
+    return advance(block, x, block.norm1(x), layer, rows, ops=ops)[0]
+
+
+def advance(
+    block: BlockLayer,
+    x: Tensor,
+    normed: Tensor,
+    layer: LayerCache | None = None,
+    rows: Rows | None = None,
+    *,
+    after: Norm | None = None,
+    only: slice | None = None,
+    ops: Ops = TORCH,
+) -> tuple[Tensor, Tensor]:
+    """A block over `x`, whose norm is known, and the norm `after` it (without one, the block's output twice)."""
+    mixed = attend(block.attn, normed, layer, rows, only=only, ops=ops)
+    x, normed = ops.add_norm(x if only is None else x[:, only], mixed, block.norm2)
+    update = ops.mlp(block.mlp, normed)
+    if after is None:
+        x = x + update
+        return x, x
+    return ops.add_norm(x, update, after)
 
 
 def evaluate_stack(
@@ -105,7 +134,5 @@ def evaluate_stack(
     normed = stack[0][0].norm1(x)
     for index, ((block, layer), after) in enumerate(zip(stack, following, strict=True)):
         last = only if index + 1 == len(stack) else None
-        mixed = attend(block.attn, normed, layer, rows, only=last, ops=ops)
-        x, normed = ops.add_norm(x if last is None else x[:, last], mixed, block.norm2)
-        x, normed = ops.add_norm(x, ops.mlp(block.mlp, normed), after)
+        x, normed = advance(block, x, normed, layer, rows, after=after, only=last, ops=ops)
     return normed

@@ -5,11 +5,11 @@ A multiply-add counts as two operations; norms, activations and softmax are not 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from recap.core.cache import CacheLayout
-from recap.core.schedule import Schedule
+from recap.core.schedule import Schedule, Step
 
 
 class CostModel(Protocol):
@@ -59,38 +59,38 @@ def block_flops(width: int, rows: int, keys: int) -> int:
 
 def run_cost(model: CostModel, schedule: Schedule) -> Cost:
     """What grouped decoding with `schedule` costs for one image."""
-    branches = 2 if schedule.guided else 1
     full = local = head = 0
     for context, group in schedule.contexts():
+        branches = 2 if group.guided else 1
         first, *others = group.steps
-        full += model.full_flops(context)
-        head += _first_draw(model, schedule, context, first.tokens, first.head_steps, first.rank_temperature)
+        full += branches * model.full_flops(context)
+        head += branches * _first_draw(model, schedule, context, first)
         decoded = context + first.tokens
         for step in others:
-            local += model.local_flops(context, decoded, step.rows or group.tokens)
-            head += model.draw_flops(step.tokens, step.head_steps)
+            local += branches * model.local_flops(context, decoded, step.rows or group.tokens)
+            head += branches * model.draw_flops(step.tokens, step.head_steps)
             decoded += step.tokens
-    return Cost(branches * full, branches * local, branches * head)
+    return Cost(full, local, head)
 
 
 def plain_cost(model: CostModel, schedule: Schedule) -> Cost:
     """What the plain run with as many sub-steps costs: every local evaluation made full."""
-    branches = 2 if schedule.guided else 1
     full = head = decoded = 0
     for group in schedule:
         first = group.steps[0]
         for step in group.steps:
-            full += model.full_flops(decoded)
-            head += _first_draw(model, schedule, decoded, step.tokens, first.head_steps, first.rank_temperature)
+            branches = 2 if step.guidance != 1.0 else 1
+            full += branches * model.full_flops(decoded)
+            plain = replace(first, tokens=step.tokens, rows=None)
+            head += branches * _first_draw(model, schedule, decoded, plain)
             decoded += step.tokens
-    return Cost(branches * full, 0, branches * head)
+    return Cost(full, 0, head)
 
 
-def _first_draw(
-    model: CostModel, schedule: Schedule, decoded: int, tokens: int, head_steps: int, rank: float | None
-) -> int:
+def _first_draw(model: CostModel, schedule: Schedule, decoded: int, step: Step) -> int:
     """The draw after a full evaluation: candidates that are ranked, and what is drawn to be committed."""
+    drawn = model.draw_flops(step.tokens, step.head_steps)
     if not model.draws_candidates:
-        return model.draw_flops(tokens, head_steps)
-    ranked = model.draw_flops(schedule.tokens - decoded, head_steps)
-    return ranked if rank is None else ranked + model.draw_flops(tokens, head_steps)
+        return drawn
+    ranked = model.draw_flops(schedule.tokens - decoded, step.head_steps)
+    return ranked if step.rank_temperature is None else ranked + drawn

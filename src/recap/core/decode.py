@@ -23,11 +23,13 @@ def grouped_decode(
     evaluations write no cache, and a schedule without them allocates none.
     """
     check_fit(model, schedule)
-    canvas = model.start(labels, selector.order(model.num_tokens, noise), 2 if schedule.guided else 1)
+    branches = 2 if schedule.guided else 1
+    canvas = model.start(labels, selector.order(model.num_tokens, noise), branches)
     cache = model.new_cache(canvas, schedule) if schedule.local else None
     for group in schedule:
         start = canvas.decoded
         canvas.slots = None
+        canvas.branches = branches if group.guided else 1  # at scale 1 the conditional one is all
         features = model.full(canvas, cache if group.local else None, selector.candidates(canvas, group))
         canvas.commit(selector.settle(canvas, model.head, features, group, noise))
         yield canvas

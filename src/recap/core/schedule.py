@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, count, pairwise
 from typing import NamedTuple, TypedDict, Unpack
+
+SOLVERS = ("ancestral", "ddim", "dpm")  # of diffusion heads
 
 
 class Ramp(NamedTuple):
@@ -28,6 +30,7 @@ class Step:
     `choice_temperature` its tau_2, which only the first sub-step of a group uses. `rank_temperature` is the
     temperature of a separate draw that only ranks positions; None ranks the very values that are committed.
     `rows` is how many rows of the group's target set a local evaluation renews; None means all of them.
+    `solver` is how a diffusion head takes its steps: as published, or without noise by DDIM or DPM-Solver++ (2M).
     """
 
     tokens: int
@@ -37,6 +40,7 @@ class Step:
     guidance: float = 1.0
     head_steps: int = 100
     rows: int | None = None
+    solver: str = "ancestral"
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
@@ -51,6 +55,8 @@ class Step:
             raise ValueError(f"guidance is {self.guidance}; it must be finite (1.0 means no guidance)")
         if self.head_steps < 2:
             raise ValueError(f"head_steps is {self.head_steps}; the diffusion head needs at least 2")
+        if self.solver not in SOLVERS:
+            raise ValueError(f"solver is {self.solver!r}; it must be one of {', '.join(SOLVERS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,11 @@ class Group:
     @property
     def local(self) -> int:
         return len(self.steps) - 1
+
+    @property
+    def guided(self) -> bool:
+        """Whether any of its steps needs the unconditional branch."""
+        return any(step.guidance != 1.0 for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,7 @@ class Schedule:
 
     @property
     def guided(self) -> bool:
-        return any(step.guidance != 1.0 for step in self.steps)
+        return any(group.guided for group in self.groups)
 
     def contexts(self) -> Iterator[tuple[int, Group]]:
         """Each group with the number of tokens decoded before it."""
@@ -143,6 +154,42 @@ class Schedule:
         values = iter(_guidance(guidance, self.sizes))
         return Schedule(
             tuple(Group(tuple(replace(step, guidance=next(values)) for step in group.steps)) for group in self.groups)
+        )
+
+    def guided_within(self, first: float, last: float) -> Schedule:
+        """The same schedule with guidance only in sub-steps that begin with a share of `first` to `last` decoded.
+
+        Groups without guidance need no unconditional branch and take half the time.
+        """
+        if not 0 <= first <= last <= 1:
+            raise ValueError(f"guidance within {first} to {last}; give two shares of 0 to 1, the smaller one first")
+        shares = self._shares()
+        return self._each(lambda s, step: step if first <= shares[s] <= last else replace(step, guidance=1.0))
+
+    def with_head(self, steps: Ramp | None = None, solver: str | None = None) -> Schedule:
+        """The same schedule with diffusion steps that go from `steps.start` to `steps.end`, or with another solver.
+
+        Numbers between the two follow the share of tokens decoded, in fives.
+        """
+        shares = self._shares()
+
+        def changed(s: int, step: Step) -> Step:
+            number = step.head_steps
+            if steps is not None:
+                between = steps.start + (steps.end - steps.start) * shares[s]
+                number = round(steps.start) if shares[s] == 0 else max(2, 5 * round(between / 5))
+            return replace(step, head_steps=number, solver=solver or step.solver)
+
+        return self._each(changed)
+
+    def _shares(self) -> list[float]:
+        """The share of tokens that are decoded before each sub-step."""
+        return [before / self.tokens for before in accumulate((0, *self.sizes[:-1]))]
+
+    def _each(self, change: Callable[[int, Step], Step]) -> Schedule:
+        numbers = count()
+        return Schedule(
+            tuple(Group(tuple(change(next(numbers), step) for step in group.steps)) for group in self.groups)
         )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from recap.core.attention import Norm, Ops
+from recap.core.cache import LayerCache, Rows
 from recap.core.canvas import Draw
 from recap.core.heads import CategoricalHead
 from recap.core.noise import Noise
@@ -17,7 +18,7 @@ from recap.engine import kernels
 from recap.models.adapter import Adapter
 from recap.models.layers import MLP
 from recap.models.mar.denoiser import Denoiser
-from recap.models.mar.diffusion import DiffusionHead, updates
+from recap.models.mar.diffusion import DiffusionHead, Update, updates
 
 HALF = (torch.bfloat16, torch.float16)
 CHUNK = 1 << 30  # bytes of modulation that are computed ahead at a time
@@ -34,6 +35,19 @@ class FusedOps(Ops):
         if q.shape[2] <= kernels.FEW and q.dtype in HALF:
             return kernels.attend_few(q, k, v)
         return super().attention(q, k, v)
+
+    def store(self, layer: LayerCache, k: Tensor, v: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        if rows.slots is None and len(rows.spans) != 1:
+            return super().store(layer, k, v, rows)
+        kernels.store(k, v, layer.k, layer.v, rows.spans[0].start if rows.slots is None else rows.slots)
+        return layer.k[:, : rows.length], layer.v[:, : rows.length]
+
+    def merge(self, linear: Callable[[Tensor], Tensor], x: Tensor, skip: Tensor) -> Tensor:
+        if type(linear) is not nn.Linear:
+            return super().merge(linear, x, skip)
+        width = x.shape[-1]
+        first = nn.functional.linear(x, linear.weight[:, :width], linear.bias).flatten(0, 1)
+        return torch.addmm(first, skip.flatten(0, 1), linear.weight[:, width:].t()).view(x.shape)
 
     def mlp(self, mlp: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         if type(mlp) is not MLP or x.dtype not in HALF or not x.is_cuda:
@@ -79,22 +93,31 @@ class FusedDiffusionHead(DiffusionHead):
             norm.bias.detach(),
             norm.eps,
         )
-        self._numbers: dict[int, Tensor] = {}
-        self._embedded: dict[int, Tensor] = {}
+        self._prepared: dict[tuple[Update, ...], tuple[Tensor, Tensor]] = {}
 
     def denoise(
-        self, features: Tensor, random: Tensor, branches: int = 1, scale: float = 1.0, temperature: float = 1.0
+        self,
+        features: Tensor,
+        random: Tensor,
+        branches: int = 1,
+        scale: float = 1.0,
+        temperature: float = 1.0,
+        table: tuple[Update, ...] | None = None,
     ) -> Tensor:
         guide = torch.tensor([scale, temperature], device=features.device)
-        return self.run(features, random, guide, branches)
+        return self.run(features, random, guide, branches, updates(random.shape[1]) if table is None else table)
 
-    def run(self, features: Tensor, random: Tensor, guide: Tensor, branches: int) -> Tensor:
+    def run(
+        self, features: Tensor, random: Tensor, guide: Tensor, branches: int, table: tuple[Update, ...]
+    ) -> Tensor:
         """`denoise` with guidance scale and temperature in a tensor (2), so that a graph can be told others."""
-        net, steps = self.net, random.shape[1]
-        numbers, times = self.table(steps, features.device)
+        net, steps = self.net, len(table)
+        numbers, times = self.prepared(table, features.device)
+        lean = any(update.lean for update in table)
         condition = net.cond_embed(features).flatten(0, 1)  # (R, w)
-        rows, width = condition.shape
+        rows = len(condition)
         x = torch.empty(rows // branches, self.channels, device=features.device)
+        last = torch.zeros_like(x)
         h, u = torch.empty_like(condition), torch.empty_like(condition)
         out: Tensor | None = None
         ahead = max(1, min(steps, CHUNK // (rows * len(self.weight) * condition.element_size())))
@@ -102,36 +125,50 @@ class FusedDiffusionHead(DiffusionHead):
             moments = times[begin : begin + ahead, None] + condition  # (S', R, w)
             many = nn.functional.linear(nn.functional.silu(moments, inplace=True), self.weight, self.bias)
             for q, changes in enumerate(many, start=begin):
+                fresh = random[:, q] if q < random.shape[1] else None
                 kernels.turn(
-                    x, out, q - 1, numbers, guide, random[:, q], self.entry, changes, h, u, branches, self.bound
+                    x, last, out, q - 1, numbers, guide, fresh, self.entry, changes, h, u, branches, self.bound, lean
                 )
-                for i, block in enumerate(self.blocks):
-                    inner = nn.functional.silu(block.mlp[0](u), inplace=True)
-                    update = block.mlp[2](inner)
-                    last = i + 1 == len(self.blocks)
-                    norm = None if last else self.blocks[i + 1].in_ln
-                    kernels.gate_norm_(
-                        h,
-                        update,
-                        changes,
-                        (3 * i + 2) * width,
-                        (3 * i + 3) * width,
-                        None if norm is None else (norm.weight, norm.bias),
-                        1e-6 if norm is None else norm.eps,
-                        u,
-                    )
-                out = net.final_layer.linear(u)  # (R, 2C)
-        kernels.turn(x, out, steps - 1, numbers, guide, None, self.entry, None, h, u, branches, self.bound)
+                out = self.predict_few(h, changes) if rows <= kernels.FEW_TOKENS else self.predict_many(h, u, changes)
+        kernels.turn(
+            x, last, out, steps - 1, numbers, guide, None, self.entry, None, h, u, branches, self.bound, lean
+        )
         return x.view(len(random), -1, self.channels)
 
-    def table(self, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def predict_many(self, h: Tensor, u: Tensor, changes: Tensor) -> Tensor:
+        """The network's words (R, 2C) on its input `h` (R, w) with the first modulated norm `u`; both are used up."""
+        width = h.shape[1]
+        for i, block in enumerate(self.blocks):
+            update = block.mlp[2](nn.functional.silu(block.mlp[0](u), inplace=True))
+            norm, eps = self._norm(i + 1)
+            kernels.gate_norm_(h, update, changes, (3 * i + 2) * width, (3 * i + 3) * width, norm, eps, u)
+        return self.net.final_layer.linear(u)
+
+    def predict_few(self, h: Tensor, changes: Tensor) -> Tensor:
+        """The same in two launches a block: with few rows it is launches that take the time."""
+        width, last = h.shape[1], self.net.final_layer.linear
+        for i, block in enumerate(self.blocks):
+            into, out_of = block.mlp[0], block.mlp[2]
+            inner = kernels.enter(h, changes, 3 * i * width, *self._norm(i), into.weight, into.bias, silu=True)
+            kernels.leave_(h, inner, changes, (3 * i + 2) * width, out_of.weight, out_of.bias)
+        final = self._norm(len(self.blocks))
+        return kernels.enter(h, changes, 3 * len(self.blocks) * width, *final, last.weight, last.bias, silu=False)
+
+    def _norm(self, block: int) -> tuple[tuple[Tensor, Tensor] | None, float]:
+        """Weights and epsilon of the norm before a block; the one before the last layer has no weights."""
+        if block == len(self.blocks):
+            return None, 1e-6
+        norm = self.blocks[block].in_ln
+        return (norm.weight, norm.bias), norm.eps
+
+    def prepared(self, table: tuple[Update, ...], device: torch.device) -> tuple[Tensor, Tensor]:
         """The numbers of every reverse step (S, 8) and the embedded timesteps (S, w), made once."""
-        if steps not in self._numbers:
+        if table not in self._prepared:
             with torch.inference_mode(False), torch.no_grad():
-                rows = [[u.a, u.b, u.c, u.d, u.log_high, u.log_low, 0.0, 0.0] for u in updates(steps)]
-                self._numbers[steps] = torch.tensor(rows, device=device)
-                self._embedded[steps] = self.net.time_embed(self._timesteps(steps, device))
-        return self._numbers[steps], self._embedded[steps]
+                rows = [[u.a, u.b, u.c, u.d, u.log_high, u.log_low, u.lean, 0.0] for u in table]
+                times = self.net.time_embed(self._timesteps(table, device))
+                self._prepared[table] = torch.tensor(rows, device=device), times
+        return self._prepared[table]
 
 
 def fused(model: Adapter) -> Adapter:

@@ -22,6 +22,7 @@ from recap.core.noise import Make, Noise, random_bits
 from recap.core.schedule import Schedule, Step
 from recap.engine.fused import FusedDiffusionHead
 from recap.models.adapter import Adapter
+from recap.models.mar.diffusion import updates
 
 GRAPHS = 1024  # kept in an arena at most; the least recently used ones go first
 ARENAS = 4  # shapes that are remembered at a time
@@ -158,7 +159,14 @@ class Graphs:
         if arena is None or work > self.launch_bound:
             return self.model.full(canvas, cache, wanted)
         scene = arena.scene(canvas)
-        key = ("full", canvas.decoded, wanted.start, wanted.stop, None if cache is None else cache.layout)
+        key = (
+            "full",
+            canvas.branches,
+            canvas.decoded,
+            wanted.start,
+            wanted.stop,
+            None if cache is None else cache.layout,
+        )
         return arena.record(key, lambda: self.model.full(scene, cache, wanted))
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
@@ -167,7 +175,7 @@ class Graphs:
             return self.model.local(canvas, cache, rows, wanted)
         scene = arena.scene(canvas)
         span = (rows.start, rows.stop, wanted.start, wanted.stop)
-        key = ("local", canvas.decoded, *span, scene.slots is None, cache.layout)
+        key = ("local", canvas.branches, canvas.decoded, *span, scene.slots is None, cache.layout)
         return arena.record(key, lambda: self.model.local(scene, cache, rows, wanted))
 
     def _arena(self, canvas: Canvas, cache: ContextCache | None) -> Arena | None:
@@ -186,19 +194,20 @@ class GraphedDiffusionHead:
     def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
         """As the head draws it; the number of tokens is rounded up to one of few, and the rest thrown away."""
         count, padded = features.shape[1], bucket(features.shape[1])
-        random = noise.normal(step.head_steps, count, self.head.channels)  # (B, S, n, C)
+        random = self.head.noise(step, count, noise)  # (B, S, n, C)
         shape = (features.shape[0], padded, features.shape[2])
-        key = (*shape, step.head_steps, branches, features.dtype)
+        key = (*shape, step.head_steps, step.solver, branches, features.dtype)
         if key not in self.memory:
             room = features.new_zeros(shape)
-            draws = random.new_zeros(len(random), step.head_steps, padded, self.head.channels)
+            draws = random.new_zeros(len(random), random.shape[1], padded, self.head.channels)
             self.memory[key] = room, draws, random.new_zeros(2)
         room, draws, guide = self.memory[key]
         room[:, :count] = features
         draws[:, :, :count] = random
         guide[0].fill_(step.guidance)
         guide[1].fill_(step.token_temperature)
-        drawn = self.record(key, lambda: self.head.run(room, draws, guide, branches))
+        table = updates(step.head_steps, step.solver)
+        drawn = self.record(key, lambda: self.head.run(room, draws, guide, branches, table))
         return Draw(drawn[:, :count])
 
 

@@ -115,10 +115,10 @@ def gate_norm_(
 
 
 @triton.jit(do_not_specialize=["tokens", "per_image", "noise_stride", "step"])
-def _turn(x, out, numbers, guide, noise, inputs, first, changes, weight, bias, h, u,
+def _turn(x, last, out, numbers, guide, noise, inputs, first, changes, weight, bias, h, u,
           tokens, row_stride, per_image, noise_stride, step, width, eps, bound,
           BRANCHES: tl.constexpr, CHANNELS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
-          NOISE: tl.constexpr, BOUND: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+          NOISE: tl.constexpr, BOUND: tl.constexpr, LEAN: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     image = token // per_image
     at = tl.arange(0, BLOCK)
@@ -131,6 +131,7 @@ def _turn(x, out, numbers, guide, noise, inputs, first, changes, weight, bias, h
     d = tl.load(numbers + step * 8 + 3)
     high = tl.load(numbers + step * 8 + 4)
     low = tl.load(numbers + step * 8 + 5)
+    lean = tl.load(numbers + step * 8 + 6)
     hidden = tl.load(first + at, mask=inside, other=0.0).to(tl.float32)
     draws = noise + image * noise_stride + (token % per_image) * CHANNELS
     for channel in tl.static_range(CHANNELS):
@@ -146,7 +147,11 @@ def _turn(x, out, numbers, guide, noise, inputs, first, changes, weight, bias, h
             clean = a * value - b * eps_c
             if BOUND:
                 clean = tl.minimum(tl.maximum(clean, -bound), bound)
-            value = c * clean + d * value
+            leaned = clean
+            if LEAN:
+                leaned = clean + lean * (clean - tl.load(last + token * CHANNELS + channel))
+                tl.store(last + token * CHANNELS + channel, clean)
+            value = c * leaned + d * value
             if NOISE:
                 spread = tl.exp((share * high + (1.0 - share) * low) * 0.5)
                 value += spread * temperature * tl.load(draws + channel)
@@ -172,6 +177,7 @@ def _turn(x, out, numbers, guide, noise, inputs, first, changes, weight, bias, h
 
 def turn(
     x: Tensor,
+    last: Tensor,
     out: Tensor | None,
     step: int,
     numbers: Tensor,
@@ -183,9 +189,11 @@ def turn(
     u: Tensor,
     branches: int,
     bound: float | None,
+    lean: bool,
 ) -> None:
     """One reverse step of the diffusion, and the way into the network for the next; `x` (T, C) is renewed.
 
+    `last` (T, C) holds the prediction of the step before, for solvers that lean on it.
     out (branches * T, 2C): the network's last words, None before the first step. noise: the draws (B, n, C) that are
     added, a slice of all, or None in the last step. changes: the modulation of the next step, None after the last.
     `entry` has the input layer transposed (C, w), its bias, and weight, bias and epsilon of the first norm.
@@ -194,13 +202,13 @@ def turn(
     tokens, channels = x.shape
     draws = x if noise is None else noise
     _turn[(tokens,)](
-        x, x if out is None else out, numbers, guide, draws, inputs, first,
+        x, last, x if out is None else out, numbers, guide, draws, inputs, first,
         h if changes is None else changes, weight, bias, h, u,
         tokens, 0 if changes is None else changes.stride(0),
         tokens if noise is None else noise.shape[1], 0 if noise is None else noise.stride(0),
         step, inputs.shape[1], eps, 0.0 if bound is None else bound,
         BRANCHES=branches, CHANNELS=channels, FIRST=out is None, LAST=changes is None,
-        NOISE=noise is not None, BOUND=bound is not None, **_block(inputs.shape[1]),
+        NOISE=noise is not None, BOUND=bound is not None, LEAN=lean, **_block(inputs.shape[1]),
     )  # fmt: skip
 
 
@@ -274,13 +282,13 @@ def _attend_few(
         v_part = tl.load(
             v + image * v_image + head * width + here[:, None] * v_row + at[None, :], mask=there, other=0.0
         )
-        score = tl.dot(query, tl.trans(k_part)) * scale
+        score = tl.dot(query, tl.trans(k_part), input_precision="ieee") * scale
         score = tl.where((here < keys)[None, :], score, -float("inf"))
         peak = tl.maximum(highest, tl.max(score, axis=1))
         fade = tl.exp(highest - peak)
         weight = tl.exp(score - peak[:, None])
         total = total * fade + tl.sum(weight, axis=1)
-        mixed = mixed * fade[:, None] + tl.dot(weight.to(v_part.dtype), v_part)
+        mixed = mixed * fade[:, None] + tl.dot(weight.to(v_part.dtype), v_part, input_precision="ieee")
         highest = peak
     mixed = mixed / total[:, None]
     out_at = out + ((image * queries + row[:, None]) * HEADS + head) * width + at[None, :]
@@ -304,6 +312,137 @@ def attend_few(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         BLOCK=max(16, triton.next_power_of_2(width)), num_warps=4, num_stages=3,
     )  # fmt: skip
     return out.transpose(1, 2)  # (B, H, M, Dh)
+
+
+@triton.jit(do_not_specialize=["per_image", "first"])
+def _store(
+    k, v, to_k, to_v, slots, per_image, first, k_image, k_row, to_image, width,
+    SLOTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    image = row // per_image
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    place = first + row % per_image
+    if SLOTS:
+        place = tl.load(slots + row)
+    source = image * k_image + (row % per_image) * k_row + at
+    target = image * to_image + place * width + at
+    tl.store(to_k + target, tl.load(k + source, mask=inside), mask=inside)
+    tl.store(to_v + target, tl.load(v + source, mask=inside), mask=inside)
+
+
+def store(k: Tensor, v: Tensor, to_k: Tensor, to_v: Tensor, rows: int | Tensor) -> None:
+    """Copy rows (B, M, D) of keys and values into a cache (B, L, D), from row `rows` on or to `rows` (B, M)."""
+    images, count, width = k.shape
+    if k.stride() != v.stride() or k.stride(2) != 1 or to_k.stride() != to_v.stride() or to_k.stride(1) != width:
+        raise ValueError(f"strides {k.stride()}, {v.stride()} into {to_k.stride()}, {to_v.stride()}; expected pairs")
+    scattered = isinstance(rows, Tensor)
+    if images * count:
+        _store[(images * count,)](
+            k, v, to_k, to_v, rows.contiguous() if isinstance(rows, Tensor) else k, count, 0 if scattered else rows,
+            k.stride(0), k.stride(1), to_k.stride(0), width, SLOTS=scattered, **_block(width),
+        )  # fmt: skip
+
+
+FEW_TOKENS = 32  # rows of a diffusion head up to which `enter` and `leave_` are for
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _enter(
+    h, changes, weight, bias, matrix, offset, out, rows, row_stride, shift_at, width, outputs, eps,
+    AFFINE: tl.constexpr, SILU: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    PARTS: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    row = tl.arange(0, ROWS)
+    column = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    here = (row < rows)[:, None]
+    total = tl.zeros([ROWS], tl.float32)
+    square = tl.zeros([ROWS], tl.float32)
+    for part in range(PARTS):
+        at = part * PART + tl.arange(0, PART)
+        value = tl.load(h + row[:, None] * width + at[None, :], mask=here & (at < width)[None, :], other=0.0)
+        value = value.to(tl.float32)
+        total += tl.sum(value, axis=1)
+        square += tl.sum(value * value, axis=1)
+    mean = total / width
+    rate = 1.0 / tl.sqrt(tl.maximum(square / width - mean * mean, 0.0) + eps)
+    result = tl.zeros([ROWS, TILE], tl.float32)
+    for part in range(PARTS):
+        at = part * PART + tl.arange(0, PART)
+        wide = at < width
+        seen = here & wide[None, :]
+        value = tl.load(h + row[:, None] * width + at[None, :], mask=seen, other=0.0).to(tl.float32)
+        value = (value - mean[:, None]) * rate[:, None]
+        if AFFINE:
+            value = value * tl.load(weight + at, mask=wide, other=0.0).to(tl.float32)[None, :]
+            value += tl.load(bias + at, mask=wide, other=0.0).to(tl.float32)[None, :]
+        own = changes + row[:, None] * row_stride + shift_at + at[None, :]
+        scale = tl.load(own + width, mask=seen, other=0.0).to(tl.float32)
+        value = value * (1.0 + scale) + tl.load(own, mask=seen, other=0.0).to(tl.float32)
+        value = tl.where(seen, value, 0.0).to(matrix.dtype.element_ty)
+        weights = tl.load(
+            matrix + column[None, :] * width + at[:, None],
+            mask=wide[:, None] & (column < outputs)[None, :],
+            other=0.0,
+        )
+        result += tl.dot(value, weights, input_precision="ieee")
+    result += tl.load(offset + column, mask=column < outputs, other=0.0).to(tl.float32)[None, :]
+    if SILU:
+        result = result / (1.0 + tl.exp(-result))
+    target = out + row[:, None] * outputs + column[None, :]
+    tl.store(target, result.to(out.dtype.element_ty), mask=here & (column < outputs)[None, :])
+
+
+def enter(
+    h: Tensor, changes: Tensor, shift_at: int, norm: tuple[Tensor, Tensor] | None, eps: float,
+    matrix: Tensor, offset: Tensor, silu: bool,
+) -> Tensor:  # fmt: skip
+    """Norm, scale and shift of `h` (R, w), then a linear layer (and SiLU), in one launch, for few rows."""
+    rows, width = h.shape
+    outputs = len(matrix)
+    out = torch.empty(rows, outputs, dtype=h.dtype, device=h.device)
+    weight, bias = norm if norm is not None else (h, h)
+    _enter[(triton.cdiv(outputs, 16),)](
+        h, changes, weight, bias, matrix, offset, out, rows, changes.stride(0), shift_at, width, outputs, eps,
+        AFFINE=norm is not None, SILU=silu, ROWS=16 if rows <= 16 else 32, TILE=16,
+        PARTS=triton.cdiv(width, 128), PART=128, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _leave(
+    inner, changes, matrix, offset, h, rows, row_stride, gate_at, width,
+    ROWS: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    row = tl.arange(0, ROWS)
+    column = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    here = (row < rows)[:, None]
+    result = tl.zeros([ROWS, TILE], tl.float32)
+    for part in range(PARTS):
+        at = part * PART + tl.arange(0, PART)
+        wide = at < width
+        value = tl.load(inner + row[:, None] * width + at[None, :], mask=here & wide[None, :], other=0.0)
+        weights = tl.load(
+            matrix + column[None, :] * width + at[:, None], mask=wide[:, None] & (column < width)[None, :], other=0.0
+        )
+        result += tl.dot(value, weights, input_precision="ieee")
+    written = here & (column < width)[None, :]
+    result += tl.load(offset + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
+    gate = tl.load(changes + row[:, None] * row_stride + gate_at + column[None, :], mask=written, other=0.0)
+    target = h + row[:, None] * width + column[None, :]
+    result = tl.load(target, mask=written, other=0.0).to(tl.float32) + gate.to(tl.float32) * result
+    tl.store(target, result.to(h.dtype.element_ty), mask=written)
+
+
+def leave_(h: Tensor, inner: Tensor, changes: Tensor, gate_at: int, matrix: Tensor, offset: Tensor) -> None:
+    """h += gate * linear(inner), in place and in one launch, for few rows (R, w)."""
+    rows, width = h.shape
+    _leave[(triton.cdiv(width, 16),)](
+        inner, changes, matrix, offset, h, rows, changes.stride(0), gate_at, width,
+        ROWS=16 if rows <= 16 else 32, TILE=16, PARTS=triton.cdiv(width, 128), PART=128, num_warps=4, num_stages=4,
+    )  # fmt: skip
 
 
 def available(device: torch.device | str) -> bool:

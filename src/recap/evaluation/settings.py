@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from recap.core.presets import Sampling, usual_guidance
-from recap.core.schedule import Ramp, Schedule
+from recap.core.schedule import SOLVERS, Ramp, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,9 @@ class Setting:
     guidance: float | Ramp | None = None
     temperature: float | None = None
     choice_temperature: float | None = None
+    within: tuple[float, float] | None = None
+    anneal: Ramp | None = None
+    solver: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -60,6 +63,12 @@ class Setting:
             shown.append(f"renew={self.renew}")
         if self.head_steps is not None:
             shown.append(f"head={self.head_steps[0]}/{self.head_steps[1]}")
+        if self.anneal is not None:
+            shown.append(f"anneal={self.anneal.start:g}/{self.anneal.end:g}")
+        if self.solver is not None:
+            shown.append(f"solver={self.solver}")
+        if self.within is not None:
+            shown.append(f"within={self.within[0]:g}/{self.within[1]:g}")
         for key, value in (
             ("guidance", self.guidance),
             ("temp", self.temperature),
@@ -84,7 +93,7 @@ class Setting:
 
     def schedule(self, own: Sampling, tokens: int) -> Schedule:
         """The schedule of this setting for a model that is usually sampled in its `own` way."""
-        return self.sampling(own).schedule(
+        schedule = self.sampling(own).schedule(
             tokens,
             full=self.full,
             local=self.local,
@@ -93,6 +102,11 @@ class Setting:
             spread=self.spread,
             renew=self.renew,
         )
+        if self.anneal is not None or self.solver is not None:
+            if not own.preset.startswith("mar"):
+                raise ValueError(f"preset {own.preset!r} has no diffusion head; leave anneal and solver out")
+            schedule = schedule.with_head(self.anneal, self.solver)
+        return schedule if self.within is None else schedule.guided_within(*self.within)
 
 
 def _pair(text: str) -> tuple[int, int]:
@@ -107,6 +121,21 @@ def _scale(text: str) -> float | Ramp:
     return Ramp(*values) if len(values) == 2 else values[0]
 
 
+def _shares(text: str) -> tuple[float, float]:
+    first, last = (float(part) for part in text.split("/"))
+    return first, last
+
+
+def _ramp(text: str) -> Ramp:
+    return Ramp(*_shares(text))
+
+
+def _solver(text: str) -> str:
+    if text not in SOLVERS:
+        raise ValueError(text)
+    return text
+
+
 def _renewal(text: str) -> str:
     if text not in ("group", "arrived"):
         raise ValueError(text)
@@ -119,7 +148,10 @@ _READ: dict[str, tuple[str, Callable[[str], Any]]] = {
     "spread": ("spread", lambda _: True),
     "renew": ("renew", _renewal),
     "head": ("head_steps", _pair),
+    "anneal": ("anneal", _ramp),
+    "solver": ("solver", _solver),
     "guidance": ("guidance", _scale),
+    "within": ("within", _shares),
     "temp": ("temperature", float),
     "choice": ("choice_temperature", float),
 }
@@ -129,7 +161,10 @@ _KEYS = {
     "spread": "spread (no value)",
     "renew": "renew=group or renew=arrived",
     "head": "head=FULL/LOCAL diffusion steps",
+    "anneal": "anneal=FIRST/LAST diffusion steps, from the first token to the last",
+    "solver": f"solver={' or solver='.join(SOLVERS)}",
     "guidance": "guidance=S or guidance=START/END",
+    "within": "within=FROM/TO, shares of tokens between which there is guidance",
     "temp": "temp=TEMPERATURE of the draws",
     "choice": "choice=TEMPERATURE of the choice of positions",
 }

@@ -186,11 +186,16 @@ def against_plain(row: Row, rows: Sequence[Row], margin: float = 0.0) -> dict[st
         other
         for other in rows
         if not other.reused
-        and (other.parsed.guidance, other.parsed.temperature, other.parsed.choice_temperature)
-        == (own.guidance, own.temperature, own.choice_temperature)
+        and (other.parsed.guidance, other.parsed.within, other.parsed.temperature, other.parsed.choice_temperature)
+        == (own.guidance, own.within, own.temperature, own.choice_temperature)
     ]
     result: dict[str, Any] = {}
-    same = [other for other in plain if other.steps == row.steps and other.parsed.head_steps is None]
+    same = [
+        other
+        for other in plain
+        if other.steps == row.steps
+        and (other.parsed.head_steps, other.parsed.anneal, other.parsed.solver) == (None, own.anneal, own.solver)
+    ]
     if same:
         result["equal_steps"] = {
             "setting": same[0].setting,

@@ -106,12 +106,13 @@ class Adapter(ABC):
 
     @staticmethod
     def layers(
-        blocks: Iterable[Any], cache: ContextCache | None, stack: str
+        blocks: Iterable[Any], cache: ContextCache | None, stack: str, images: int
     ) -> Iterator[tuple[Any, LayerCache | None]]:
-        """Blocks with their layer of the cache, or with None."""
+        """Blocks with their layer of the cache, as far as it belongs to the first `images`, or with None."""
         if cache is None:
             return ((block, None) for block in blocks)
-        return zip(blocks, cache.stack(stack), strict=True)
+        layers = (LayerCache(layer.k[:images], layer.v[:images]) for layer in cache.stack(stack))
+        return zip(blocks, layers, strict=True)
 
     @staticmethod
     def cut(layout: CacheLayout, **layers: int) -> CacheLayout:

@@ -97,9 +97,9 @@ class MAGEAdapter(Adapter):
         return torch.cat([known + positions[:, :n], pad + positions[:, n:]], dim=1)
 
     def _encode(self, x: Tensor, cache: ContextCache | None, rows: Rows) -> Tensor:
-        layers = self.layers(self.encoder_blocks, cache, "encoder")
+        layers = self.layers(self.encoder_blocks, cache, "encoder", len(x))
         return evaluate_stack(layers, x, rows, self.net.norm, ops=self.ops)
 
     def _decode(self, x: Tensor, cache: ContextCache | None, rows: Rows, only: slice) -> Tensor:
-        layers = self.layers(self.decoder_blocks, cache, "decoder")
+        layers = self.layers(self.decoder_blocks, cache, "decoder", len(x))
         return evaluate_stack(layers, x, rows, self.net.decoder_norm, only=only, ops=self.ops)

@@ -74,8 +74,8 @@ class MARAdapter(Adapter):
         return self.cut(layout, encoder=len(self.encoder_blocks), decoder=len(self.decoder_blocks))
 
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        p, run = self.config.buffer, canvas.condition
-        x = torch.cat([run.prefix, self._known(canvas, slice(0, canvas.decoded))], dim=1)  # (GB, P + c, D)
+        p = self.config.buffer
+        x = torch.cat([self._prefix(canvas), self._known(canvas, slice(0, canvas.decoded))], dim=1)  # (GB, P + c, D)
         x = self._encode(x, cache, Rows.all(p + canvas.decoded))
         y = self.net.decoder_embed(x)
         y = torch.cat(
@@ -93,7 +93,7 @@ class MARAdapter(Adapter):
         arrived = slice(rows.start, max(rows.start, min(rows.stop, canvas.decoded)))
         x = self._known(canvas, arrived)  # (GB, new, D)
         if self.refresh_prefix:
-            x = torch.cat([canvas.condition.prefix, x], dim=1)
+            x = torch.cat([self._prefix(canvas), x], dim=1)
         if x.shape[1]:
             x = self._encode(x, cache, self.target(canvas, arrived, p, p + canvas.decoded))
         y = self.net.decoder_embed(x)
@@ -112,6 +112,10 @@ class MARAdapter(Adapter):
             condition = torch.cat([condition, self.net.fake_latent.expand_as(condition)])
         return condition  # (GB, D)
 
+    @staticmethod
+    def _prefix(canvas: Canvas) -> Tensor:
+        return canvas.condition.prefix[: canvas.branches * canvas.batch]  # (GB, P, D)
+
     def _known(self, canvas: Canvas, rows: slice) -> Tensor:
         """Encoder input of decoded rows; the same for all branches."""
         x = self.net.z_proj(canvas.tokens[:, rows].to(self.dtype)) + canvas.condition.encoder_pos[:, rows]
@@ -124,11 +128,11 @@ class MARAdapter(Adapter):
         return torch.cat([known + positions[:, :n], self.net.mask_token + positions[:, n:]], dim=1)
 
     def _encode(self, x: Tensor, cache: ContextCache | None, rows: Rows) -> Tensor:
-        layers = self.layers(self.encoder_blocks, cache, "encoder")
+        layers = self.layers(self.encoder_blocks, cache, "encoder", len(x))
         return evaluate_stack(layers, x, rows, self.net.encoder_norm, ops=self.ops)
 
     def _decode(self, x: Tensor, cache: ContextCache | None, rows: Rows, only: slice) -> Tensor:
-        layers = self.layers(self.decoder_blocks, cache, "decoder")
+        layers = self.layers(self.decoder_blocks, cache, "decoder", len(x))
         return evaluate_stack(layers, x, rows, self.net.decoder_norm, only=only, ops=self.ops)
 
     def _features(self, canvas: Canvas, x: Tensor, wanted: slice) -> Tensor:

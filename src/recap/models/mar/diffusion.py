@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from recap.core.canvas import Draw
 from recap.core.heads import guided
@@ -16,26 +19,30 @@ from recap.core.schedule import Step
 from recap.models.mar.denoiser import Denoiser
 
 TRAINED_STEPS = 1000
+AHEAD = (1 << 25, 1 << 30)  # bytes of modulation that are computed ahead, on the CPU and on a GPU
+QUIET_FROM = 980  # the first of these steps for solvers without noise
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The numbers of one reverse step: x0 = a x - b eps, mean = c x0 + d x, and the range of log-variances."""
+    """The numbers of one reverse step: x0 = a x - b eps, mean = c x0 + d x, and the range of log-variances.
+
+    Solvers without noise have none, and may lean on the step before: x0 + lean (x0 - its x0) takes the place of x0.
+    """
 
     timestep: int
     a: float
     b: float
     c: float
     d: float
-    log_high: float
-    log_low: float
+    log_high: float = 0.0
+    log_low: float = 0.0
+    lean: float = 0.0
 
 
-@lru_cache(maxsize=32)
-def updates(steps: int) -> tuple[Update, ...]:
-    """The respaced process with `steps` steps, in the order in which it is run (noise first)."""
-    if not 2 <= steps <= TRAINED_STEPS:
-        raise ValueError(f"the diffusion head was asked for {steps} steps; it needs 2 to {TRAINED_STEPS}")
+@lru_cache(maxsize=1)
+def signals() -> list[float]:
+    """How much of the token's variance is left after each of the trained steps."""
 
     def signal(t: float) -> float:
         return math.cos((t + 0.008) / 1.008 * math.pi / 2) ** 2
@@ -44,6 +51,17 @@ def updates(steps: int) -> tuple[Update, ...]:
     for i in range(TRAINED_STEPS):
         product *= 1 - min(1 - signal((i + 1) / TRAINED_STEPS) / signal(i / TRAINED_STEPS), 0.999)
         products.append(product)
+    return products
+
+
+@lru_cache(maxsize=64)
+def updates(steps: int, solver: str = "ancestral") -> tuple[Update, ...]:
+    """The respaced process with `steps` steps, in the order in which it is run (noise first)."""
+    if not 2 <= steps <= TRAINED_STEPS:
+        raise ValueError(f"the diffusion head was asked for {steps} steps; it needs 2 to {TRAINED_STEPS}")
+    if solver != "ancestral":
+        return _without_noise(steps, lean=solver == "dpm")
+    products = signals()
     kept = [round(i * (TRAINED_STEPS - 1) / (steps - 1)) for i in range(steps)]
     table, before, log_low = [], 1.0, 0.0
     for i, timestep in enumerate(kept):
@@ -69,6 +87,33 @@ def updates(steps: int) -> tuple[Update, ...]:
     return tuple(reversed(table))
 
 
+def _without_noise(steps: int, lean: bool) -> tuple[Update, ...]:
+    """DDIM, or DPM-Solver++ of second order: the same line to the next point, drawn through two predictions.
+
+    They begin a little below full noise, where predictions are not yet divided by nothing.
+    """
+    products = signals()
+    least = TRAINED_STEPS / (2 * steps)  # the way from there to no noise is short
+    kept = [round(least + i * (QUIET_FROM - least) / (steps - 1)) for i in range(steps)]
+    table, before = [], None
+    for i in reversed(range(steps)):
+        now, after = products[kept[i]], products[kept[i - 1]] if i else 1.0
+        ratio = math.sqrt((1 - after) / (1 - now))
+        width = None if not i else math.log(after / (1 - after)) - math.log(now / (1 - now))  # in log-SNR
+        table.append(
+            Update(
+                timestep=kept[i],
+                a=math.sqrt(1 / now),
+                b=math.sqrt(1 / now - 1),
+                c=math.sqrt(after) - ratio * math.sqrt(now),
+                d=ratio,
+                lean=width / (2 * before) if lean and before is not None and width is not None else 0.0,
+            )
+        )
+        before = width
+    return tuple(table)
+
+
 class DiffusionHead:
     """Draws latents with the network of MAR's diffusion loss; the update runs in float32.
 
@@ -79,41 +124,79 @@ class DiffusionHead:
 
     def __init__(self, net: Denoiser, channels: int, bound: float | None = None) -> None:
         self.net = net
+        self.parts: list[Any] = [*net.res_blocks, net.final_layer]
         self.channels = channels
         self.bound = bound
-        self._times: dict[tuple[int, torch.device], Tensor] = {}
+        self._times: dict[tuple[tuple[Update, ...], torch.device], Tensor] = {}
 
     def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
-        random = noise.normal(step.head_steps, features.shape[1], self.channels)  # (B, S, n, C)
-        return Draw(self.denoise(features, random, branches, step.guidance, step.token_temperature))
+        random = self.noise(step, features.shape[1], noise)
+        table = updates(step.head_steps, step.solver)
+        return Draw(self.denoise(features, random, branches, step.guidance, step.token_temperature, table))
+
+    def noise(self, step: Step, tokens: int, noise: Noise) -> Tensor:
+        """All that a draw needs (B, S, n, C): the beginning alone for solvers without noise."""
+        return noise.normal(step.head_steps if step.solver == "ancestral" else 1, tokens, self.channels)
 
     def denoise(
-        self, features: Tensor, random: Tensor, branches: int = 1, scale: float = 1.0, temperature: float = 1.0
+        self,
+        features: Tensor,
+        random: Tensor,
+        branches: int = 1,
+        scale: float = 1.0,
+        temperature: float = 1.0,
+        table: tuple[Update, ...] | None = None,
     ) -> Tensor:
-        """Latents (B, n, C) from features (branches * B, n, D) and all the noise of the run (B, S, n, C)."""
-        table = updates(random.shape[1])
+        """Latents (B, n, C) from features (branches * B, n, D) and all the noise of the run (B, S, n, C).
+
+        Without a `table` the process is the published one, with as many steps as there is noise.
+        """
+        table = updates(random.shape[1]) if table is None else table
         # (S, w), once for a draw and not once for a token
-        times = self.net.time_embed(self._timesteps(len(table), features.device))
+        times = self.net.time_embed(self._timesteps(table, features.device))
         condition = self.net.cond_embed(features)  # (branches * B, n, w), constant over the steps
         x = random[:, 0]
-        for q, update in enumerate(table):
+        last = torch.zeros_like(x)
+        for q, (update, changes) in enumerate(zip(table, self._changes(times, condition), strict=True), start=1):
             noisy = x.to(features.dtype).repeat(branches, 1, 1)
-            out = self.net.denoise(noisy, times[q] + condition).float()  # (branches * B, n, 2C)
+            out = self.predict(noisy, changes).float()  # (branches * B, n, 2C)
             eps, v = out.chunk(2, dim=-1)
             eps, share = guided(eps, branches, scale), (v[: len(x)] + 1) / 2
             clean = update.a * x - update.b * eps
             if self.bound is not None:
                 clean = clean.clamp(-self.bound, self.bound)
-            x = update.c * clean + update.d * x
-            if q + 1 < len(table):
+            leaned = clean + update.lean * (clean - last) if update.lean else clean
+            x, last = update.c * leaned + update.d * x, clean
+            if q < random.shape[1]:
                 log_variance = share * update.log_high + (1 - share) * update.log_low
-                x = x + torch.exp(log_variance / 2) * temperature * random[:, q + 1]
+                x = x + torch.exp(log_variance / 2) * temperature * random[:, q]
         return x
 
-    def _timesteps(self, steps: int, device: torch.device) -> Tensor:
+    def _changes(self, times: Tensor, condition: Tensor) -> Iterator[list[Tensor]]:
+        """The modulation of every part of the network for each step in turn.
+
+        It hangs on time and condition and not on the token, so that of many steps is one product: the larger part of
+        the weights is read once for all of them and not once for each.
+        """
+        ahead = max(1, AHEAD[times.is_cuda] // (3 * len(self.parts) * condition.numel() * condition.element_size()))
+        for first in range(0, len(times), ahead):
+            moments = times[first : first + ahead]
+            y = moments.view(-1, 1, 1, moments.shape[-1]) + condition  # (S', branches * B, n, w)
+            yield from map(list, zip(*(part.adaLN_modulation(y) for part in self.parts), strict=True))
+
+    def predict(self, x: Tensor, changes: list[Tensor]) -> Tensor:
+        """What the network says of noisy tokens (..., C), all parts being modulated by `changes`."""
+        h = self.net.input_proj(x)
+        for block, change in zip(self.parts[:-1], changes, strict=False):
+            shift, scale, gate = change.chunk(3, dim=-1)
+            h = h + gate * block.mlp(block.in_ln(h) * (1 + scale) + shift)
+        shift, scale = changes[-1].chunk(2, dim=-1)
+        return self.net.final_layer.linear(F.layer_norm(h, h.shape[-1:], eps=1e-6) * (1 + scale) + shift)
+
+    def _timesteps(self, table: tuple[Update, ...], device: torch.device) -> Tensor:
         """The timesteps of the process on the device, brought there once and not in every draw."""
-        key = (steps, device)
+        key = (table, device)
         if key not in self._times:
             with torch.inference_mode(False):
-                self._times[key] = torch.tensor([u.timestep for u in updates(steps)], device=device)
+                self._times[key] = torch.tensor([u.timestep for u in table], device=device)
         return self._times[key]  # (S)

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from recap.core.attention import evaluate_block, evaluate_stack
+from recap.core.attention import advance, evaluate_stack
 from recap.core.cache import CacheLayout, ContextCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
@@ -51,14 +51,14 @@ class MaskGITAdapter(Adapter):
         return self.cut(self.config.cache_layout(schedule), blocks=layers)
 
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        x = torch.cat([canvas.condition, self._embed(canvas, slice(0, canvas.size))], dim=1)  # (GB, 1 + N, D)
+        x = torch.cat([self._prefix(canvas), self._embed(canvas, slice(0, canvas.size))], dim=1)  # (GB, 1 + N, D)
         return self._stack(x, cache, Rows.all(1 + canvas.size), slice(1 + wanted.start, 1 + wanted.stop))
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
         x = self._embed(canvas, rows)  # (GB, M, D)
         prefix = int(self.refresh_prefix)
         if prefix:
-            x = torch.cat([canvas.condition, x], dim=1)
+            x = torch.cat([self._prefix(canvas), x], dim=1)
         first = prefix - rows.start
         only = slice(first + wanted.start, first + wanted.stop)
         return self._stack(x, cache, self.target(canvas, rows, 1, 1 + canvas.size), only)
@@ -69,19 +69,29 @@ class MaskGITAdapter(Adapter):
             labels = torch.cat([labels, torch.full_like(labels, self.config.null_class)])
         return labels  # (GB)
 
+    @staticmethod
+    def _prefix(canvas: Canvas) -> Tensor:
+        return canvas.condition[: canvas.branches * canvas.batch]  # (GB, 1, D)
+
     def _embed(self, canvas: Canvas, rows: slice) -> Tensor:
         x = self.net.token_emb(canvas.tokens[:, rows], canvas.order[:, rows])
         return x.repeat(canvas.branches, 1, 1)  # (GB, n, D)
 
     def _stack(self, x: Tensor, cache: ContextCache | None, rows: Rows, only: slice) -> Tensor:
-        stack = list(self.layers([*self.in_blocks, self.net.mid_block, *self.out_blocks], cache, "blocks"))
+        stack = list(self.layers([*self.in_blocks, self.net.mid_block, *self.out_blocks], cache, "blocks", len(x)))
         skips: list[Tensor] = []
-        for index, (block, layer) in enumerate(stack):
+        normed: Tensor | None = None
+        for index, (block, layer) in enumerate(stack[:-1]):
             if index > len(self.in_blocks):
-                x = block.skip_linear(torch.cat([x, skips.pop()], dim=-1))
-            if index + 1 == len(stack):
-                break
-            x = evaluate_block(block, x, layer, rows, self.ops)
+                x, normed = self.ops.merge(block.skip_linear, x, skips.pop()), None
+            # what follows a block of the first half is the next one's norm; in the second half it is a merge
+            after = stack[index + 1][0].norm1 if index < len(self.in_blocks) else None
+            first = block.norm1(x) if normed is None else normed
+            x, normed = advance(block, x, first, layer, rows, after=after, ops=self.ops)
             if index < len(self.in_blocks):
                 skips.append(x)
+            else:
+                normed = None
+        if len(stack) > 1:
+            x = self.ops.merge(stack[-1][0].skip_linear, x, skips.pop())
         return evaluate_stack(stack[-1:], x, rows, self.net.norm, only=only, ops=self.ops)
