@@ -217,3 +217,19 @@ def test_half_precision_stays_near_float32(family: str, dtype: torch.dtype) -> N
             ends.append(adapter.full(canvas, None, slice(decoded, 16)).float())
         error = (ends[0] - ends[1]).square().mean().sqrt() / ends[0].square().mean().sqrt()
         assert error < (0.03 if dtype == torch.bfloat16 else 0.005)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_hundred_runs_leave_nothing_behind(family: str) -> None:
+    quick = graphs.graphed(quick_model(model(family)), capture())
+    noise = graphs.NoiseGraphs(capture())
+    kept = []
+    for run in range(100 if DEVICE == "cuda" else 12):
+        drawn(quick, family, run, noise=noise)
+        if run >= 3:
+            held = quick.start.__self__  # type: ignore[attr-defined]
+            arenas = [arena for same in held.arenas.values() for arena in same]
+            graphs_kept = sum(len(arena.record.graphs) for arena in arenas)
+            memory = torch.cuda.memory_allocated() if DEVICE == "cuda" else 0
+            kept.append((len(arenas), graphs_kept, len(noise.record.graphs), memory))
+    assert len(set(kept)) == 1
