@@ -34,10 +34,18 @@ def test_streams_look_like_what_they_claim() -> None:
 
 def test_the_numbers_are_those_of_the_textbook_to_the_last_bit_of_float32() -> None:
     ours, theirs = Noise(image_generators(2, range(3)), "cpu"), [Stream(2, image) for image in range(3)]
-    for draw, count in (("uniform", 1001), ("normal", 5), ("normal", 10_001), ("gumbel", 10_001)):
+    for draw, count in (
+        ("uniform", 1001),
+        ("normal", 5),
+        ("normal", 10_001),
+        ("gumbel", 10_001),
+        ("exponential", 10_001),
+    ):
         drawn = getattr(ours, draw)(count)
         expected = torch.tensor([getattr(stream, draw)(count) for stream in theirs], dtype=torch.float64)
-        assert torch.allclose(drawn.double(), expected, rtol=1e-7, atol=1e-9), draw
+        if draw == "exponential":  # made of one uniform number in float32, which is compared
+            drawn, expected = torch.expm1(-drawn.double()), torch.expm1(-expected)
+        assert torch.allclose(drawn.double(), expected, rtol=1e-7, atol=1e-7 if draw == "exponential" else 1e-9), draw
     assert ours.permutation(300).tolist() == [stream.permutation(300) for stream in theirs]
 
 

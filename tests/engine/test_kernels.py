@@ -87,7 +87,7 @@ def test_ids_are_those_of_the_plain_head(branches: int, temperature: float) -> N
 def test_numbers_that_are_none_show_in_the_confidence() -> None:
     logits = random(1, 2, 9)
     logits[0, 1, 3] = float("nan")
-    ids, confidence = kernels.draw_ids(logits, torch.full((1, 2), 0.5, device=DEVICE), 1, 1.0, 1.0)
+    ids, confidence = kernels.draw_ids(logits, torch.zeros(1, 1, dtype=torch.int64, device=DEVICE), 1, 1, 1.0, 1.0)
     assert confidence.isfinite().tolist() == [[True, False]]
     assert ((ids >= 0) & (ids < 9)).all()
 

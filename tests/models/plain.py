@@ -40,6 +40,11 @@ class Stream:
         cos = [r * math.cos(a) for r, a in zip(radius, angle, strict=True)]
         return [*cos, *(r * math.sin(a) for r, a in zip(radius, angle, strict=True))][:count]
 
+    def exponential(self, count: int) -> list[float]:
+        numbers = [self.bits() for _ in range((count + 1) // 2)]
+        halves = [*(z >> 32 for z in numbers), *(z % 2**32 for z in numbers)][:count]
+        return [-math.log1p(-(half + 0.5) / 2**32) for half in halves]
+
     def permutation(self, count: int) -> list[int]:
         keys = [self.bits() for _ in range(count)]
         return sorted(range(count), key=lambda i: keys[i] - (2**64 if keys[i] >> 63 else 0))
@@ -58,11 +63,10 @@ def decode_ids(net: Any, label: int | None, schedule: Schedule, seed: int, image
             logits = null + step.guidance * (logits - null)
 
         def draw(positions: list[int], temperature: float, logits: Tensor = logits) -> list[int]:
-            uniform = stream.uniform(len(positions))
+            clocks = torch.tensor(stream.exponential(len(positions) * logits.shape[1]), dtype=torch.float64)
             chosen = []
-            for position, u in zip(positions, uniform, strict=True):
-                cumulative = (logits[position] / temperature).softmax(-1).cumsum(-1)
-                chosen.append(int((cumulative <= u).sum()))
+            for position, clock in zip(positions, clocks.reshape(len(positions), -1), strict=True):
+                chosen.append(int(((logits[position] / temperature).softmax(-1) / clock).argmax()))
             return chosen
 
         ranking = step.token_temperature if step.rank_temperature is None else step.rank_temperature

@@ -27,9 +27,9 @@ class CategoricalHead:
 
     def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
         logits = guided(self.logits(features).float(), branches, step.guidance)  # (B, n, V)
-        # inverse transform sampling: one uniform number a token, whatever the size of the codebook
-        ladder = (logits / step.token_temperature).softmax(-1).cumsum(-1)
-        rung = noise.uniform(logits.shape[1]).unsqueeze(-1) * ladder[..., -1:]
-        ids = (ladder <= rung).sum(-1).clamp_max(logits.shape[-1] - 1)  # (B, n)
+        # a race in which the first of V clocks rings: small errors of the logits change few of the ids,
+        # while one number on the ladder of probabilities lands on another rung as soon as anything below it moves
+        clocks = noise.exponential(*logits.shape[1:])
+        ids = ((logits / step.token_temperature).softmax(-1) / clocks).argmax(-1)  # (B, n)
         confidence = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
         return Draw(ids, confidence)

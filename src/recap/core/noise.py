@@ -1,8 +1,8 @@
 """Randomness: one stream for each image, so that an image never depends on its neighbours in the batch.
 
 Number i of an image's stream is a hash of the image's key and i (SplitMix64), so a batch is drawn by a few operations
-over all of its images and nothing waits for a device. Everything after the hash is made of operations that IEEE 754
-rounds exactly (no library's `log` or `cos`): every device and every batch size gives the same bits.
+over all of its images and nothing waits for a device. What comes after the hash is made of operations that IEEE 754
+rounds exactly (no library's `log` or `cos`, but for `exponential`): every device and batch size gives the same bits.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 Make = Callable[[Tensor, tuple[int, ...]], Tensor]  # of bits (B, n) something (B, *shape)
 
 _MASK = (1 << 64) - 1
-_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's constants
+STEP, MIX, REMIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's constants
 
 
 def image_seed(seed: int, index: int) -> int:
     """The seed of image `index` in a run with `seed`: well mixed, the same for any batch or process."""
-    z = (seed * _STEP + (index + 1) * 0xD1B54A32D192ED03) & _MASK
-    z = ((z ^ (z >> 30)) * _FIRST) & _MASK
-    z = ((z ^ (z >> 27)) * _SECOND) & _MASK
+    z = (seed * STEP + (index + 1) * 0xD1B54A32D192ED03) & _MASK
+    z = ((z ^ (z >> 30)) * MIX) & _MASK
+    z = ((z ^ (z >> 27)) * REMIX) & _MASK
     return (z ^ (z >> 31)) >> 1  # torch takes 63 bits without sign trouble
 
 
@@ -59,21 +59,29 @@ class Noise:
     def gumbel(self, *shape: int) -> Tensor:
         return self._draw(_gumbel, shape, math.prod(shape))  # (B, *shape)
 
+    def exponential(self, *shape: int) -> Tensor:
+        return self._draw(_exponential, shape, (math.prod(shape) + 1) // 2)  # (B, *shape), above 0
+
     def permutation(self, n: int) -> Tensor:
         return self._draw(_permutation, (n,), n)  # (B, n)
 
-    def _draw(self, make: Make, shape: tuple[int, ...], count: int) -> Tensor:
-        """What `make` makes of the next `count` numbers of every stream."""
+    def reserve(self, count: int) -> tuple[Tensor, int]:
+        """The keys (B, 1) and the place of the next `count` numbers, for whoever makes them elsewhere."""
         first = self._drawn + 1
         self._drawn += count
-        return make(random_bits(self._keys, first, count), shape).to(self.device)
+        return self._keys, first
+
+    def _draw(self, make: Make, shape: tuple[int, ...], count: int) -> Tensor:
+        """What `make` makes of the next `count` numbers of every stream."""
+        keys, first = self.reserve(count)
+        return make(random_bits(keys, first, count), shape).to(self.device)
 
 
 def random_bits(keys: Tensor, first: int | Tensor, count: int) -> Tensor:
     """64 bits each: `count` numbers from number `first` on of the streams `keys` (B, 1)."""
-    z = (torch.arange(count, device=keys.device) + first) * _signed(_STEP) + keys
-    z = (z ^ _shifted(z, 30)) * _signed(_FIRST)
-    z = (z ^ _shifted(z, 27)) * _signed(_SECOND)
+    z = (torch.arange(count, device=keys.device) + first) * signed(STEP) + keys
+    z = (z ^ _shifted(z, 30)) * signed(MIX)
+    z = (z ^ _shifted(z, 27)) * signed(REMIX)
     return z ^ _shifted(z, 31)  # (B, count)
 
 
@@ -94,11 +102,21 @@ def _gumbel(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
     return (-_log(-_log(uniform))).float().reshape(len(bits), *shape)
 
 
+def _exponential(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Two of each number: from all upper halves, then from all lower ones.
+
+    There are many of these, so the logarithm is torch's own, whose last bit may differ between devices.
+    """
+    halves = torch.cat([_shifted(bits, 32), bits & 0xFFFFFFFF], dim=1)[:, : math.prod(shape)]
+    uniform = (halves.float() + 0.5) * 2.0**-32
+    return torch.log1p(-uniform).neg().reshape(len(bits), *shape)
+
+
 def _permutation(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
     return bits.argsort(dim=1, stable=True)
 
 
-def _signed(bits: int) -> int:
+def signed(bits: int) -> int:
     """64 bits as the integer that torch means by them."""
     return bits - (1 << 64) if bits >> 63 else bits
 

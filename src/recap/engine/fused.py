@@ -65,10 +65,9 @@ class FusedCategoricalHead(CategoricalHead):
     """Guidance, temperature, draw and confidence in one pass over the logits."""
 
     def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
-        uniform = noise.uniform(features.shape[1])
-        ids, confidence = kernels.draw_ids(
-            self.logits(features), uniform, branches, step.guidance, step.token_temperature
-        )
+        logits = self.logits(features)
+        keys, first = noise.reserve((logits.shape[1] * logits.shape[2] + 1) // 2)
+        ids, confidence = kernels.draw_ids(logits, keys, first, branches, step.guidance, step.token_temperature)
         return Draw(ids, confidence)
 
 

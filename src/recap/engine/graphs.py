@@ -240,9 +240,8 @@ class GraphedNoise(Noise):
         self.graphs = graphs
 
     def _draw(self, make: Make, shape: tuple[int, ...], count: int) -> Tensor:
-        first = self._drawn + 1
-        self._drawn += count
-        return self.graphs.draw(self._keys, first, count, make, shape)
+        keys, first = self.reserve(count)
+        return self.graphs.draw(keys, first, count, make, shape)
 
 
 def bucket(count: int) -> int:

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from recap.core.noise import MIX, REMIX, STEP, signed
+
 
 def _block(width: int) -> dict[str, int]:
     block = triton.next_power_of_2(width)
@@ -212,10 +214,11 @@ def turn(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "per_image", "first", "half"])
 def _draw(
-    logits, uniform, ids, confidence, rows, width, scale, temperature, BRANCHES: tl.constexpr, BLOCK: tl.constexpr
-):
+    logits, keys, ids, confidence, rows, per_image, first, half, width, scale, temperature,
+    STEP: tl.constexpr, MIX: tl.constexpr, REMIX: tl.constexpr, BRANCHES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -227,10 +230,18 @@ def _draw(
     highest = tl.max(value, axis=0)
     total = tl.sum(tl.where(inside, tl.exp(value - highest), 0.0), axis=0)
     weights = tl.where(inside, tl.exp((value - highest) / temperature), 0.0)
-    ladder = tl.cumsum(weights, axis=0)
-    top = tl.max(ladder, axis=0)
-    rung = tl.load(uniform + row) * top
-    chosen = tl.sum(((ladder <= rung) & inside).to(tl.int32), axis=0)
+    # the numbers that Noise.exponential gives for (per_image, width)
+    number = (row % per_image) * width + at
+    upper = number < half
+    z = (tl.where(upper, number, number - half) + first) * STEP + tl.load(keys + row // per_image)
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * MIX
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * REMIX
+    z = z ^ ((z >> 31) & 0x1FFFFFFFF)
+    bits = tl.where(upper, (z >> 32) & 0xFFFFFFFF, z & 0xFFFFFFFF)
+    uniform = (bits.to(tl.float32) + 0.5) * 2.3283064365386963e-10  # 2**-32
+    series = uniform * (1.0 + uniform * (0.5 + uniform * (1.0 / 3 + uniform * (0.25 + uniform * 0.2))))
+    clock = tl.where(uniform < 0.03, series, -tl.log(1.0 - tl.minimum(uniform, 0.99999994)))
+    chosen = tl.argmax(tl.where(inside, weights / clock, -1.0), axis=0)
     chosen = tl.minimum(chosen, width - 1)
     tl.store(ids + row, chosen.to(tl.int64))
     own = tl.sum(tl.where(at == chosen, value, 0.0), axis=0)
@@ -238,17 +249,20 @@ def _draw(
 
 
 def draw_ids(
-    logits: Tensor, uniform: Tensor, branches: int, scale: float, temperature: float
+    logits: Tensor, keys: Tensor, first: int, branches: int, scale: float, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Ids (B, n) from logits (branches * B, n, V) and one uniform number each, with their log-probabilities."""
-    batch, count = uniform.shape
-    width = logits.shape[-1]
+    """Ids (B, n) from logits (branches * B, n, V) with their log-probabilities.
+
+    The noise is that of streams `keys` (B, 1) from number `first` on, as `Noise.exponential` would make it.
+    """
+    batch, (count, width) = len(keys), logits.shape[1:]
     ids = torch.empty(batch, count, dtype=torch.int64, device=logits.device)
     confidence = torch.empty(batch, count, dtype=torch.float32, device=logits.device)
     if batch * count:
         _draw[(batch * count,)](
-            logits.contiguous(), uniform.contiguous(), ids, confidence, batch * count, width,
-            float(scale), float(temperature), BRANCHES=branches, **_block(width),
+            logits.contiguous(), keys, ids, confidence, batch * count, count, first, (count * width + 1) // 2, width,
+            float(scale), float(temperature),
+            STEP=signed(STEP), MIX=signed(MIX), REMIX=signed(REMIX), BRANCHES=branches, **_block(width),
         )  # fmt: skip
     return ids, confidence
 
