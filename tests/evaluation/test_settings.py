@@ -20,6 +20,7 @@ TEXTS = (
     "32+32:head=50/25",
     "8:guidance=2.5,temp=0.9,choice=12",
     "8+4:guidance=1/3.5",
+    "8+4:chain=2,borrow",
     "8+4:anneal=50/10,solver=dpm,within=0.2/1",
 )
 

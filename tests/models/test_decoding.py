@@ -215,3 +215,31 @@ def test_head_steps_go_from_many_to_few() -> None:
     assert 10 <= numbers[-1] <= 15
     assert {step.solver for step in schedule.steps} == {"dpm"}
     assert schedule.sizes == before.sizes
+
+
+@pytest.mark.parametrize("family", ["mar", "maskgit"])
+def test_a_borrowed_difference_is_that_of_the_full_evaluation(family: str) -> None:
+    bound: dict[str, Any] = {"token_bound": 2.0} if family == "mar" else {}
+    adapter = tiny.model(family, **bound)
+    counts = [2, 3, 3, 4, 2, 2]
+    usual = from_counts(16, counts, full=2, local=4, plain=0, chain=2, guidance=1.5, head_steps=(4, 3))
+    rows = []
+
+    def seen(canvas: Any, cache: Any, renewed: slice, wanted: slice) -> Tensor:
+        features = adapter.local(canvas, cache, renewed, wanted)
+        rows.append(len(features))
+        return features
+
+    borrowed = decode(adapter.replace(local=seen), family, usual.borrowing(), 2)
+    assert rows == [2, 2, 2, 2]
+    if family == "mar":  # an approximation where the branches differ; ids may be too coarse to show it
+        assert distance(borrowed, decode(adapter, family, usual, 2)) > 0
+    with torch.no_grad():  # and none where they do not: the null class is the class
+        if family == "mar":
+            adapter.module.get_parameter("fake_latent").copy_(adapter.module.get_parameter("class_emb.weight")[:1])
+            adapter.module.get_parameter("class_emb.weight").copy_(adapter.module.get_parameter("fake_latent"))
+        else:
+            table = adapter.module.get_parameter("context_embed.word_embeddings.weight")
+            table.copy_(table[:1].clone().expand_as(table))
+    same = decode(adapter, family, usual.borrowing(), 2)
+    assert distance(same, decode(adapter, family, usual, 2)) < 1e-5

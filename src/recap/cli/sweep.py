@@ -1,8 +1,8 @@
 """Measure quality against time for many settings of one model, in one run on one machine.
 
-Settings are written like 64, 48+16 or 16+48:u=0,chain=3; the keys are u, chain, spread, renew, head, anneal, solver,
-guidance, within, temp and choice. Every finished point is kept in OUT/points.jsonl; a stopped sweep goes on where it
-was. Writes OUT/sweep.json, OUT/sweep.csv and the plot OUT/sweep.png.
+Settings are written like 64, 48+16 or 16+48:u=0,chain=3; the keys are u, chain, spread, renew, borrow, head, anneal,
+solver, guidance, within, temp and choice. Every finished point is kept in OUT/points.jsonl; a stopped sweep goes on
+where it was. Writes OUT/sweep.json, OUT/sweep.csv and the plot OUT/sweep.png.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from recap.core.canvas import Canvas
+from recap.core.canvas import Canvas, take
 from recap.core.noise import Noise
 from recap.core.protocols import MaskedModel, Selector
-from recap.core.schedule import Schedule
+from recap.core.schedule import Group, Schedule
 
 
 @torch.inference_mode()
@@ -30,16 +30,35 @@ def grouped_decode(
         start = canvas.decoded
         canvas.slots = None
         canvas.branches = branches if group.guided else 1  # at scale 1 the conditional one is all
-        features = model.full(canvas, cache if group.local else None, selector.candidates(canvas, group))
-        canvas.commit(selector.settle(canvas, model.head, features, group, noise))
+        wanted = selector.candidates(canvas, group)
+        last = max(wanted.stop, start + group.tokens) if group.borrows else wanted.stop
+        features = model.full(canvas, cache if group.local else None, slice(wanted.start, last))
+        first = features[:, : wanted.stop - wanted.start]
+        canvas.commit(selector.settle(canvas, model.head, first, group, noise))
+        gap = branch_gap(features, canvas, start, group) if group.borrows else None  # (B, M, D)
         yield canvas
         for step in group.steps[1:]:
             assert cache is not None
             rows = slice(start, start + (step.rows or group.tokens))
             wanted = slice(canvas.decoded, canvas.decoded + step.tokens)
-            features = model.local(canvas, cache, rows, wanted)  # (branches * B, n, D)
+            if gap is not None and step.borrow:
+                canvas.branches = 1
+                features = model.local(canvas, cache, rows, wanted)  # (B, n, D)
+                canvas.branches = branches
+                features = torch.cat([features, features + gap[:, wanted.start - start : wanted.stop - start]])
+            else:
+                features = model.local(canvas, cache, rows, wanted)  # (branches * B, n, D)
             canvas.commit(model.head.draw(features, step, canvas.branches, noise))
             yield canvas
+
+
+def branch_gap(features: Tensor, canvas: Canvas, start: int, group: Group) -> Tensor:
+    """Unconditional less conditional features (B, M, D) of a group's target set, in the order of its arrival."""
+    conditional, unconditional = features.chunk(2)
+    gap = unconditional - conditional
+    if canvas.slots is None:
+        return gap[:, : group.tokens]
+    return take(gap, canvas.slots[:, start : start + group.tokens] - start)
 
 
 def check_fit(model: MaskedModel, schedule: Schedule) -> None:

@@ -28,6 +28,7 @@ class Setting:
     within: tuple[float, float] | None = None
     anneal: Ramp | None = None
     solver: str | None = None
+    borrow: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -41,7 +42,7 @@ class Setting:
         values: dict[str, Any] = {}
         for part in filter(None, (match[3] or "").split(",")):
             key, equals, value = (piece.strip() for piece in part.partition("="))
-            if key not in _KEYS or bool(equals) == (key == "spread"):
+            if key not in _KEYS or bool(equals) == (key in ("spread", "borrow")):
                 raise ValueError(f"setting {text!r} has {part.strip()!r}; known are {', '.join(_KEYS.values())}")
             name, read = _READ[key]
             try:
@@ -61,6 +62,8 @@ class Setting:
             shown.append("spread")
         if self.renew != "group":
             shown.append(f"renew={self.renew}")
+        if self.borrow:
+            shown.append("borrow")
         if self.head_steps is not None:
             shown.append(f"head={self.head_steps[0]}/{self.head_steps[1]}")
         if self.anneal is not None:
@@ -106,6 +109,7 @@ class Setting:
             if not own.preset.startswith("mar"):
                 raise ValueError(f"preset {own.preset!r} has no diffusion head; leave anneal and solver out")
             schedule = schedule.with_head(self.anneal, self.solver)
+        schedule = schedule.borrowing() if self.borrow else schedule
         return schedule if self.within is None else schedule.guided_within(*self.within)
 
 
@@ -147,6 +151,7 @@ _READ: dict[str, tuple[str, Callable[[str], Any]]] = {
     "chain": ("chain", int),
     "spread": ("spread", lambda _: True),
     "renew": ("renew", _renewal),
+    "borrow": ("borrow", lambda _: True),
     "head": ("head_steps", _pair),
     "anneal": ("anneal", _ramp),
     "solver": ("solver", _solver),
@@ -160,6 +165,7 @@ _KEYS = {
     "chain": "chain=LOCAL evaluations a group may have",
     "spread": "spread (no value)",
     "renew": "renew=group or renew=arrived",
+    "borrow": "borrow (no value)",
     "head": "head=FULL/LOCAL diffusion steps",
     "anneal": "anneal=FIRST/LAST diffusion steps, from the first token to the last",
     "solver": f"solver={' or solver='.join(SOLVERS)}",
