@@ -12,6 +12,7 @@ from recap.core.noise import Noise, image_generators
 from recap.core.schedule import Step
 
 kernels = pytest.importorskip("recap.engine.kernels")
+diffusion_kernels = pytest.importorskip("recap.engine.diffusion_kernels")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -45,7 +46,7 @@ def test_gate_and_norm(affine: bool) -> None:
     expected = h + gate * update
     weight, bias = norm or (None, None)
     normed = F.layer_norm(expected, (width,), weight, bias, 1e-6) * (1 + scale) + shift
-    out = kernels.gate_norm_(h, update, changes, 4 * width, 0, norm, 1e-6, torch.empty_like(h))
+    out = diffusion_kernels.gate_norm_(h, update, changes, 4 * width, 0, norm, 1e-6, torch.empty_like(h))
     torch.testing.assert_close(h, expected)
     torch.testing.assert_close(out, normed, rtol=1e-5, atol=1e-5)
 

@@ -14,7 +14,7 @@ from recap.core.canvas import Draw
 from recap.core.heads import CategoricalHead
 from recap.core.noise import Noise
 from recap.core.schedule import Step
-from recap.engine import kernels
+from recap.engine import diffusion_kernels, kernels
 from recap.models.adapter import Adapter
 from recap.models.layers import MLP
 from recap.models.mar.denoiser import Denoiser
@@ -125,11 +125,15 @@ class FusedDiffusionHead(DiffusionHead):
             many = nn.functional.linear(nn.functional.silu(moments, inplace=True), self.weight, self.bias)
             for q, changes in enumerate(many, start=begin):
                 fresh = random[:, q] if q < random.shape[1] else None
-                kernels.turn(
+                diffusion_kernels.turn(
                     x, last, out, q - 1, numbers, guide, fresh, self.entry, changes, h, u, branches, self.bound, lean
                 )
-                out = self.predict_few(h, changes) if rows <= kernels.FEW_TOKENS else self.predict_many(h, u, changes)
-        kernels.turn(
+                out = (
+                    self.predict_few(h, changes)
+                    if rows <= diffusion_kernels.FEW_TOKENS
+                    else self.predict_many(h, u, changes)
+                )
+        diffusion_kernels.turn(
             x, last, out, steps - 1, numbers, guide, None, self.entry, None, h, u, branches, self.bound, lean
         )
         return x.view(len(random), -1, self.channels)
@@ -140,7 +144,7 @@ class FusedDiffusionHead(DiffusionHead):
         for i, block in enumerate(self.blocks):
             update = block.mlp[2](nn.functional.silu(block.mlp[0](u), inplace=True))
             norm, eps = self._norm(i + 1)
-            kernels.gate_norm_(h, update, changes, (3 * i + 2) * width, (3 * i + 3) * width, norm, eps, u)
+            diffusion_kernels.gate_norm_(h, update, changes, (3 * i + 2) * width, (3 * i + 3) * width, norm, eps, u)
         return self.net.final_layer.linear(u)
 
     def predict_few(self, h: Tensor, changes: Tensor) -> Tensor:
@@ -148,10 +152,14 @@ class FusedDiffusionHead(DiffusionHead):
         width, last = h.shape[1], self.net.final_layer.linear
         for i, block in enumerate(self.blocks):
             into, out_of = block.mlp[0], block.mlp[2]
-            inner = kernels.enter(h, changes, 3 * i * width, *self._norm(i), into.weight, into.bias, silu=True)
-            kernels.leave_(h, inner, changes, (3 * i + 2) * width, out_of.weight, out_of.bias)
+            inner = diffusion_kernels.enter(
+                h, changes, 3 * i * width, *self._norm(i), into.weight, into.bias, silu=True
+            )
+            diffusion_kernels.leave_(h, inner, changes, (3 * i + 2) * width, out_of.weight, out_of.bias)
         final = self._norm(len(self.blocks))
-        return kernels.enter(h, changes, 3 * len(self.blocks) * width, *final, last.weight, last.bias, silu=False)
+        return diffusion_kernels.enter(
+            h, changes, 3 * len(self.blocks) * width, *final, last.weight, last.bias, silu=False
+        )
 
     def _norm(self, block: int) -> tuple[tuple[Tensor, Tensor] | None, float]:
         """Weights and epsilon of the norm before a block; the one before the last layer has no weights."""

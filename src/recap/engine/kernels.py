@@ -17,7 +17,8 @@ from torch import Tensor
 from recap.core.noise import MIX, REMIX, STEP, signed
 
 
-def _block(width: int) -> dict[str, int]:
+def width_block(width: int) -> dict[str, int]:
+    """How a program takes a row of `width` numbers."""
     block = triton.next_power_of_2(width)
     return {"BLOCK": block, "num_warps": max(1, min(8, block // 256))}
 
@@ -53,165 +54,9 @@ def add_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, eps: float) -> 
     total, normed = torch.empty_like(y), torch.empty_like(y)
     if total.numel():
         _add_norm[(batch * rows,)](
-            x, y, weight, bias, total, normed, rows, x.stride(0), width, eps, AFFINE=True, **_block(width)
+            x, y, weight, bias, total, normed, rows, x.stride(0), width, eps, AFFINE=True, **width_block(width)
         )
     return total, normed
-
-
-@triton.jit
-def _gate_norm(
-    h,
-    update,
-    changes,
-    weight,
-    bias,
-    out,
-    row_stride,
-    gate_at,
-    shift_at,
-    width,
-    eps,
-    AFFINE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < width
-    own = changes + row * row_stride + at
-    value = tl.load(h + row * width + at, mask=inside, other=0.0).to(tl.float32)
-    gate = tl.load(own + gate_at, mask=inside, other=0.0).to(tl.float32)
-    value += gate * tl.load(update + row * width + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(h + row * width + at, value.to(h.dtype.element_ty), mask=inside)
-    mean = tl.sum(value, axis=0) / width
-    centred = tl.where(inside, value - mean, 0.0)
-    normed = centred * (1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / width + eps))
-    if AFFINE:
-        normed = normed * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-        normed += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
-    shift = tl.load(own + shift_at, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.load(own + shift_at + width, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * width + at, (normed * (1.0 + scale) + shift).to(out.dtype.element_ty), mask=inside)
-
-
-def gate_norm_(
-    h: Tensor,
-    update: Tensor,
-    changes: Tensor,
-    gate_at: int,
-    shift_at: int,
-    norm: tuple[Tensor, Tensor] | None,
-    eps: float,
-    out: Tensor,
-) -> Tensor:
-    """h += gate * update, in place, then the layer norm of it, scaled and shifted; all (R, w).
-
-    `changes` (R, ...) holds shift and scale of the next norm at `shift_at` and the gate at `gate_at`.
-    """
-    rows, width = h.shape
-    weight, bias = norm if norm is not None else (h, h)
-    _gate_norm[(rows,)](
-        h, update, changes, weight, bias, out, changes.stride(0), gate_at, shift_at, width, eps,
-        AFFINE=norm is not None, **_block(width),
-    )  # fmt: skip
-    return out
-
-
-@triton.jit(do_not_specialize=["tokens", "per_image", "noise_stride", "step"])
-def _turn(x, last, out, numbers, guide, noise, inputs, first, changes, weight, bias, h, u,
-          tokens, row_stride, per_image, noise_stride, step, width, eps, bound,
-          BRANCHES: tl.constexpr, CHANNELS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
-          NOISE: tl.constexpr, BOUND: tl.constexpr, LEAN: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64)
-    image = token // per_image
-    at = tl.arange(0, BLOCK)
-    inside = at < width
-    scale = tl.load(guide)
-    temperature = tl.load(guide + 1)
-    a = tl.load(numbers + step * 8)
-    b = tl.load(numbers + step * 8 + 1)
-    c = tl.load(numbers + step * 8 + 2)
-    d = tl.load(numbers + step * 8 + 3)
-    high = tl.load(numbers + step * 8 + 4)
-    low = tl.load(numbers + step * 8 + 5)
-    lean = tl.load(numbers + step * 8 + 6)
-    hidden = tl.load(first + at, mask=inside, other=0.0).to(tl.float32)
-    draws = noise + image * noise_stride + (token % per_image) * CHANNELS
-    for channel in tl.static_range(CHANNELS):
-        if FIRST:
-            value = tl.load(draws + channel)
-        else:
-            value = tl.load(x + token * CHANNELS + channel)
-            eps_c = tl.load(out + token * 2 * CHANNELS + channel).to(tl.float32)
-            share = (tl.load(out + token * 2 * CHANNELS + CHANNELS + channel).to(tl.float32) + 1.0) * 0.5
-            if BRANCHES == 2:
-                eps_u = tl.load(out + (tokens + token) * 2 * CHANNELS + channel).to(tl.float32)
-                eps_c = eps_u + scale * (eps_c - eps_u)
-            clean = a * value - b * eps_c
-            if BOUND:
-                clean = tl.minimum(tl.maximum(clean, -bound), bound)
-            leaned = clean
-            if LEAN:
-                leaned = clean + lean * (clean - tl.load(last + token * CHANNELS + channel))
-                tl.store(last + token * CHANNELS + channel, clean)
-            value = c * leaned + d * value
-            if NOISE:
-                spread = tl.exp((share * high + (1.0 - share) * low) * 0.5)
-                value += spread * temperature * tl.load(draws + channel)
-        tl.store(x + token * CHANNELS + channel, value)
-        if not LAST:
-            rounded = value.to(h.dtype.element_ty).to(tl.float32)
-            hidden += rounded * tl.load(inputs + channel * width + at, mask=inside, other=0.0).to(tl.float32)
-    if not LAST:
-        mean = tl.sum(tl.where(inside, hidden, 0.0), axis=0) / width
-        centred = tl.where(inside, hidden - mean, 0.0)
-        normed = centred * (1.0 / tl.sqrt(tl.sum(centred * centred, axis=0) / width + eps))
-        normed = normed * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-        normed += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
-        for branch in tl.static_range(BRANCHES):
-            row = branch * tokens + token
-            own = changes + row * row_stride + at
-            moved = tl.load(own, mask=inside, other=0.0).to(tl.float32)
-            scaled = tl.load(own + width, mask=inside, other=0.0).to(tl.float32)
-            tl.store(h + row * width + at, hidden.to(h.dtype.element_ty), mask=inside)
-            result = normed * (1.0 + scaled) + moved
-            tl.store(u + row * width + at, result.to(u.dtype.element_ty), mask=inside)
-
-
-def turn(
-    x: Tensor,
-    last: Tensor,
-    out: Tensor | None,
-    step: int,
-    numbers: Tensor,
-    guide: Tensor,
-    noise: Tensor | None,
-    entry: tuple[Tensor, Tensor, Tensor, Tensor, float],
-    changes: Tensor | None,
-    h: Tensor,
-    u: Tensor,
-    branches: int,
-    bound: float | None,
-    lean: bool,
-) -> None:
-    """One reverse step of the diffusion, and the way into the network for the next; `x` (T, C) is renewed.
-
-    `last` (T, C) holds the prediction of the step before, for solvers that lean on it.
-    out (branches * T, 2C): the network's last words, None before the first step. noise: the draws (B, n, C) that are
-    added, a slice of all, or None in the last step. changes: the modulation of the next step, None after the last.
-    `entry` has the input layer transposed (C, w), its bias, and weight, bias and epsilon of the first norm.
-    """
-    inputs, first, weight, bias, eps = entry
-    tokens, channels = x.shape
-    draws = x if noise is None else noise
-    _turn[(tokens,)](
-        x, last, x if out is None else out, numbers, guide, draws, inputs, first,
-        h if changes is None else changes, weight, bias, h, u,
-        tokens, 0 if changes is None else changes.stride(0),
-        tokens if noise is None else noise.shape[1], 0 if noise is None else noise.stride(0),
-        step, inputs.shape[1], eps, 0.0 if bound is None else bound,
-        BRANCHES=branches, CHANNELS=channels, FIRST=out is None, LAST=changes is None,
-        NOISE=noise is not None, BOUND=bound is not None, LEAN=lean, **_block(inputs.shape[1]),
-    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows", "per_image", "first", "half"])
@@ -262,7 +107,7 @@ def draw_ids(
         _draw[(batch * count,)](
             logits.contiguous(), keys, ids, confidence, batch * count, count, first, (count * width + 1) // 2, width,
             float(scale), float(temperature),
-            STEP=signed(STEP), MIX=signed(MIX), REMIX=signed(REMIX), BRANCHES=branches, **_block(width),
+            STEP=signed(STEP), MIX=signed(MIX), REMIX=signed(REMIX), BRANCHES=branches, **width_block(width),
         )  # fmt: skip
     return ids, confidence
 
@@ -355,108 +200,8 @@ def store(k: Tensor, v: Tensor, to_k: Tensor, to_v: Tensor, rows: int | Tensor) 
     if images * count:
         _store[(images * count,)](
             k, v, to_k, to_v, rows.contiguous() if isinstance(rows, Tensor) else k, count, 0 if scattered else rows,
-            k.stride(0), k.stride(1), to_k.stride(0), width, SLOTS=scattered, **_block(width),
+            k.stride(0), k.stride(1), to_k.stride(0), width, SLOTS=scattered, **width_block(width),
         )  # fmt: skip
-
-
-FEW_TOKENS = 32  # rows of a diffusion head up to which `enter` and `leave_` are for
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _enter(
-    h, changes, weight, bias, matrix, offset, out, rows, row_stride, shift_at, width, outputs, eps,
-    AFFINE: tl.constexpr, SILU: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-    PARTS: tl.constexpr, PART: tl.constexpr,
-):  # fmt: skip
-    row = tl.arange(0, ROWS)
-    column = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    here = (row < rows)[:, None]
-    total = tl.zeros([ROWS], tl.float32)
-    square = tl.zeros([ROWS], tl.float32)
-    for part in range(PARTS):
-        at = part * PART + tl.arange(0, PART)
-        value = tl.load(h + row[:, None] * width + at[None, :], mask=here & (at < width)[None, :], other=0.0)
-        value = value.to(tl.float32)
-        total += tl.sum(value, axis=1)
-        square += tl.sum(value * value, axis=1)
-    mean = total / width
-    rate = 1.0 / tl.sqrt(tl.maximum(square / width - mean * mean, 0.0) + eps)
-    result = tl.zeros([ROWS, TILE], tl.float32)
-    for part in range(PARTS):
-        at = part * PART + tl.arange(0, PART)
-        wide = at < width
-        seen = here & wide[None, :]
-        value = tl.load(h + row[:, None] * width + at[None, :], mask=seen, other=0.0).to(tl.float32)
-        value = (value - mean[:, None]) * rate[:, None]
-        if AFFINE:
-            value = value * tl.load(weight + at, mask=wide, other=0.0).to(tl.float32)[None, :]
-            value += tl.load(bias + at, mask=wide, other=0.0).to(tl.float32)[None, :]
-        own = changes + row[:, None] * row_stride + shift_at + at[None, :]
-        scale = tl.load(own + width, mask=seen, other=0.0).to(tl.float32)
-        value = value * (1.0 + scale) + tl.load(own, mask=seen, other=0.0).to(tl.float32)
-        value = tl.where(seen, value, 0.0).to(matrix.dtype.element_ty)
-        weights = tl.load(
-            matrix + column[None, :] * width + at[:, None],
-            mask=wide[:, None] & (column < outputs)[None, :],
-            other=0.0,
-        )
-        result += tl.dot(value, weights, input_precision="ieee")
-    result += tl.load(offset + column, mask=column < outputs, other=0.0).to(tl.float32)[None, :]
-    if SILU:
-        result = result / (1.0 + tl.exp(-result))
-    target = out + row[:, None] * outputs + column[None, :]
-    tl.store(target, result.to(out.dtype.element_ty), mask=here & (column < outputs)[None, :])
-
-
-def enter(
-    h: Tensor, changes: Tensor, shift_at: int, norm: tuple[Tensor, Tensor] | None, eps: float,
-    matrix: Tensor, offset: Tensor, silu: bool,
-) -> Tensor:  # fmt: skip
-    """Norm, scale and shift of `h` (R, w), then a linear layer (and SiLU), in one launch, for few rows."""
-    rows, width = h.shape
-    outputs = len(matrix)
-    out = torch.empty(rows, outputs, dtype=h.dtype, device=h.device)
-    weight, bias = norm if norm is not None else (h, h)
-    _enter[(triton.cdiv(outputs, 16),)](
-        h, changes, weight, bias, matrix, offset, out, rows, changes.stride(0), shift_at, width, outputs, eps,
-        AFFINE=norm is not None, SILU=silu, ROWS=16 if rows <= 16 else 32, TILE=16,
-        PARTS=triton.cdiv(width, 128), PART=128, num_warps=4, num_stages=3,
-    )  # fmt: skip
-    return out
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _leave(
-    inner, changes, matrix, offset, h, rows, row_stride, gate_at, width,
-    ROWS: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
-):  # fmt: skip
-    row = tl.arange(0, ROWS)
-    column = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    here = (row < rows)[:, None]
-    result = tl.zeros([ROWS, TILE], tl.float32)
-    for part in range(PARTS):
-        at = part * PART + tl.arange(0, PART)
-        wide = at < width
-        value = tl.load(inner + row[:, None] * width + at[None, :], mask=here & wide[None, :], other=0.0)
-        weights = tl.load(
-            matrix + column[None, :] * width + at[:, None], mask=wide[:, None] & (column < width)[None, :], other=0.0
-        )
-        result += tl.dot(value, weights, input_precision="ieee")
-    written = here & (column < width)[None, :]
-    result += tl.load(offset + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
-    gate = tl.load(changes + row[:, None] * row_stride + gate_at + column[None, :], mask=written, other=0.0)
-    target = h + row[:, None] * width + column[None, :]
-    result = tl.load(target, mask=written, other=0.0).to(tl.float32) + gate.to(tl.float32) * result
-    tl.store(target, result.to(h.dtype.element_ty), mask=written)
-
-
-def leave_(h: Tensor, inner: Tensor, changes: Tensor, gate_at: int, matrix: Tensor, offset: Tensor) -> None:
-    """h += gate * linear(inner), in place and in one launch, for few rows (R, w)."""
-    rows, width = h.shape
-    _leave[(triton.cdiv(width, 16),)](
-        inner, changes, matrix, offset, h, rows, changes.stride(0), gate_at, width,
-        ROWS=16 if rows <= 16 else 32, TILE=16, PARTS=triton.cdiv(width, 128), PART=128, num_warps=4, num_stages=4,
-    )  # fmt: skip
 
 
 def available(device: torch.device | str) -> bool:
