@@ -1,5 +1,10 @@
 """The kernels against torch, by Triton's interpreter where there is no GPU."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -126,3 +131,16 @@ def test_few_rows_and_many_go_through_the_same_network(rows: int) -> None:
     u = norm(h) * (1 + changes[:, width : 2 * width]) + changes[:, :width]  # type: ignore[operator]
     for ours in (head.predict_many(h.clone(), u.clone(), changes), head.predict_few(h.clone(), changes)):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.compile_all"],
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all kernels compile" in done.stdout
