@@ -103,7 +103,9 @@ class FusedDiffusionHead(DiffusionHead):
         temperature: float = 1.0,
         table: tuple[Update, ...] | None = None,
     ) -> Tensor:
-        guide = torch.tensor([scale, temperature], device=features.device)
+        guide = torch.empty(2, device=features.device)
+        guide[0].fill_(scale)  # a copy from the host would wait for the device
+        guide[1].fill_(temperature)
         return self.run(features, random, guide, branches, updates(random.shape[1]) if table is None else table)
 
     def run(

@@ -194,7 +194,8 @@ def against_plain(row: Row, rows: Sequence[Row], margin: float = 0.0) -> dict[st
         other
         for other in plain
         if other.steps == row.steps
-        and (other.parsed.head_steps, other.parsed.anneal, other.parsed.solver) == (None, own.anneal, own.solver)
+        and (other.parsed.head_steps or (None,))[0] == (own.head_steps or (None,))[0]  # after full evaluations
+        and (other.parsed.anneal, other.parsed.solver) == (own.anneal, own.solver)
     ]
     if same:
         result["equal_steps"] = {
