@@ -48,12 +48,17 @@ def main() -> None:
             temperature="fp32",
             **integers("rows", "per_image", "first", "half", "width"),
         )
+        for rows, keys, ragged, tail in ((16, 64, False, 0), (64, 32, True, 16)):
+            compiled(
+                kernels._attend,
+                dtype,
+                {"HEADS": 16, "BLOCKS": 2, "ROWS": rows, "PARTS": 5, "KEYS": keys, "RAGGED": ragged}
+                | {"BLOCK": 64, "TAIL": tail},
+                scale="fp32",
+                **integers("queries", "keys", "q_image", "q_row", "k_image", "k_row", "v_image", "v_row", "width"),
+            )
         compiled(
-            kernels._attend_few,
-            dtype,
-            {"HEADS": 16, "ROWS": 16, "PARTS": 5, "KEYS": 64, "BLOCK": 64},
-            scale="fp32",
-            **integers("queries", "keys", "q_image", "q_row", "k_image", "k_row", "v_image", "v_row", "width"),
+            kernels._round, dtype, {"GELU": True, "BLOCK": 4096}, out="*fp8e4nv", scales="*fp32", **integers("width")
         )
         for scattered in (True, False):
             compiled(
@@ -63,7 +68,6 @@ def main() -> None:
                 slots="*i64",
                 **integers("per_image", "first", "k_image", "k_row", "to_image", "width"),
             )
-        tile = {"TILE": 16, "PARTS": 10, "PART": 128}
         for first in (True, False):
             compiled(
                 diffusion_kernels._gate_norm,
@@ -91,18 +95,11 @@ def main() -> None:
                 **eps,
             )
             compiled(
-                diffusion_kernels._enter,
+                diffusion_kernels._linear,
                 dtype,
-                {"AFFINE": first, "SILU": first, "ROWS": 16, **tile},
-                **integers("rows", "row_stride", "shift_at", "width", "outputs"),
-                **eps,
+                {"SILU": first, "ROWS": 32, "TILE": 16, "PARTS": 5, "PART": 256},
+                **integers("rows", "width", "outputs"),
             )
-        compiled(
-            diffusion_kernels._leave,
-            dtype,
-            {"ROWS": 32, **tile},
-            **integers("rows", "row_stride", "gate_at", "width"),
-        )
     print("all kernels compile")
 
 

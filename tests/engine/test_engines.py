@@ -173,7 +173,7 @@ def test_a_pipeline_switches_there_and_back() -> None:
     pipe.progress = False
     expected = pipe(**options).tokens
     assert pipe.engine == "eager"
-    for engine in ENGINES if DEVICE == "cuda" else ("fused",):
+    for engine in [name for name in ENGINES if name != "float8"] if DEVICE == "cuda" else ["fused"]:
         assert pipe.compile(engine) is pipe
         assert pipe.engine == engine
         for _ in range(3 if engine == "graphs" else 1):
@@ -187,8 +187,19 @@ def test_a_pipeline_switches_there_and_back() -> None:
 def test_engines_say_what_they_need() -> None:
     with pytest.raises(ValueError, match="needs a CUDA device but the model is on cpu"):
         Pipeline(model("mage")).compile("graphs")
-    with pytest.raises(ValueError, match="must be one of eager, fused, graphs"):
+    with pytest.raises(ValueError, match="must be one of eager, fused, graphs, float8"):
         with_engine(model("mage"), "warp")
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a card with products of eight bits")
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_eight_bits_are_asked_for_in_bfloat16(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recap.engine.float8.MANY", 1)
+    pipe = Pipeline(model(family))
+    with pytest.raises(ValueError, match="bfloat16"):
+        pipe.compile("float8")
+    pipe.to(torch.bfloat16).compile("float8")
+    assert drawn(pipe.model, family, 3).isfinite().all()
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)

@@ -40,6 +40,10 @@ class Ops:
         """Heads (B, H, M, Dh) against (B, H, L, Dh)."""
         return F.scaled_dot_product_attention(q, k, v)
 
+    def linear(self, linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """The projection of a block's input (B, M, D)."""
+        return linear(x)
+
     def store(self, layer: LayerCache, k: Tensor, v: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Keys and values into a layer's cache, and all that is to be attended over."""
         return layer.write(k, v, rows)
@@ -74,7 +78,7 @@ def attend(
 
     With `only`, just these rows of `x` ask; all of them answer.
     """
-    q, k, v = attn.qkv(x).chunk(3, dim=-1)  # (B, M, D) each
+    q, k, v = ops.linear(attn.qkv, x).chunk(3, dim=-1)  # (B, M, D) each
     if only is not None:
         q = q[:, only]
     if layer is not None:

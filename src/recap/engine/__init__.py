@@ -1,4 +1,7 @@
-"""Ways to run the same model: as torch does it, with fused kernels, or with these replayed from CUDA graphs."""
+"""Ways to run the same model: as torch does it, with fused kernels, or with these replayed from CUDA graphs.
+
+`float8` is `graphs` with the large matrix products in eight bits: the one engine whose results are other ones.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import torch
 from recap.core.noise import Noise
 from recap.models.adapter import Adapter
 
-ENGINES = ("eager", "fused", "graphs")
-WARM_RUNS = {"eager": 1, "fused": 1, "graphs": 2}  # of one shape until nothing is set up any more
+ENGINES = ("eager", "fused", "graphs", "float8")
+WARM_RUNS = {"eager": 1, "fused": 1, "graphs": 2, "float8": 2}  # of one shape until nothing is set up any more
 
 
 def with_engine(model: Adapter, engine: str) -> Adapter:
@@ -21,17 +24,24 @@ def with_engine(model: Adapter, engine: str) -> Adapter:
         return model
     from recap.engine.fused import fused  # needs Triton, which comes with torch where there is a GPU
 
-    quick = fused(model)
     if engine == "fused":
-        return quick
+        return fused(model)
     from recap.engine.graphs import graphed
 
-    return graphed(quick)
+    if engine == "graphs":
+        return graphed(fused(model))
+    if model.dtype != torch.bfloat16:
+        raise ValueError(
+            f"engine 'float8' rounds a bfloat16 model but this one is {model.dtype}; say .to(torch.bfloat16) first"
+        )
+    from recap.engine.float8 import Float8Ops
+
+    return graphed(fused(model, Float8Ops()))
 
 
 def noise_with(engine: str) -> Callable[[Sequence[torch.Generator], torch.device], Noise]:
     """How `engine` makes the noise of a run; the numbers are always the same."""
-    if engine != "graphs":
+    if engine not in ("graphs", "float8"):
         return Noise
     from recap.engine.graphs import NoiseGraphs
 
@@ -50,8 +60,13 @@ def check_engine(engine: str, device: torch.device) -> None:
         )
     from recap.engine import kernels
 
-    if not kernels.available(device) or (engine == "graphs" and device.type != "cuda"):
+    if not kernels.available(device) or (engine != "fused" and device.type != "cuda"):
         raise ValueError(f"engine {engine!r} needs a CUDA device but the model is on {device}; use 'eager' there")
+    if engine == "float8" and torch.cuda.get_device_capability(device) < (8, 9):
+        raise ValueError(
+            f"engine 'float8' needs a card with matrix products of eight bits (compute capability 8.9), but "
+            f"{torch.cuda.get_device_name(device)} has none; use 'graphs' there"
+        )
 
 
 __all__ = ["ENGINES", "WARM_RUNS", "check_engine", "noise_with", "with_engine"]

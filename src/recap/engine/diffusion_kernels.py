@@ -167,101 +167,46 @@ def turn(
     )  # fmt: skip
 
 
-FEW_TOKENS = 32  # rows of a diffusion head up to which `enter` and `leave_` are for
+FEW = 64  # rows up to which `linear` is the quicker one for every layer
+SOME = 384  # and for those with SiLU behind them
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _enter(
-    h, changes, weight, bias, matrix, offset, out, rows, row_stride, shift_at, width, outputs, eps,
-    AFFINE: tl.constexpr, SILU: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-    PARTS: tl.constexpr, PART: tl.constexpr,
+def _linear(
+    x, matrix, offset, out, rows, width, outputs,
+    SILU: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    row = tl.arange(0, ROWS)
-    column = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    here = (row < rows)[:, None]
-    total = tl.zeros([ROWS], tl.float32)
-    square = tl.zeros([ROWS], tl.float32)
-    for part in range(PARTS):
-        at = part * PART + tl.arange(0, PART)
-        value = tl.load(h + row[:, None] * width + at[None, :], mask=here & (at < width)[None, :], other=0.0)
-        value = value.to(tl.float32)
-        total += tl.sum(value, axis=1)
-        square += tl.sum(value * value, axis=1)
-    mean = total / width
-    rate = 1.0 / tl.sqrt(tl.maximum(square / width - mean * mean, 0.0) + eps)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(0) * TILE + tl.arange(0, TILE)[None, :]
     result = tl.zeros([ROWS, TILE], tl.float32)
     for part in range(PARTS):
         at = part * PART + tl.arange(0, PART)
-        wide = at < width
-        seen = here & wide[None, :]
-        value = tl.load(h + row[:, None] * width + at[None, :], mask=seen, other=0.0).to(tl.float32)
-        value = (value - mean[:, None]) * rate[:, None]
-        if AFFINE:
-            value = value * tl.load(weight + at, mask=wide, other=0.0).to(tl.float32)[None, :]
-            value += tl.load(bias + at, mask=wide, other=0.0).to(tl.float32)[None, :]
-        own = changes + row[:, None] * row_stride + shift_at + at[None, :]
-        scale = tl.load(own + width, mask=seen, other=0.0).to(tl.float32)
-        value = value * (1.0 + scale) + tl.load(own, mask=seen, other=0.0).to(tl.float32)
-        value = tl.where(seen, value, 0.0).to(matrix.dtype.element_ty)
+        value = tl.load(x + row * width + at[None, :], mask=(row < rows) & (at < width)[None, :], other=0.0)
         weights = tl.load(
-            matrix + column[None, :] * width + at[:, None],
-            mask=wide[:, None] & (column < outputs)[None, :],
-            other=0.0,
+            matrix + column * width + at[:, None], mask=(at < width)[:, None] & (column < outputs), other=0.0
         )
-        result += tl.dot(value, weights, input_precision="ieee")
-    result += tl.load(offset + column, mask=column < outputs, other=0.0).to(tl.float32)[None, :]
+        result = tl.dot(value, weights, result, input_precision="ieee")
+    result += tl.load(offset + column, mask=column < outputs, other=0.0).to(tl.float32)
     if SILU:
         result = result / (1.0 + tl.exp(-result))
-    target = out + row[:, None] * outputs + column[None, :]
-    tl.store(target, result.to(out.dtype.element_ty), mask=here & (column < outputs)[None, :])
+    target = out + row * outputs + column
+    tl.store(target, result.to(out.dtype.element_ty), mask=(row < rows) & (column < outputs))
 
 
-def enter(
-    h: Tensor, changes: Tensor, shift_at: int, norm: tuple[Tensor, Tensor] | None, eps: float,
-    matrix: Tensor, offset: Tensor, silu: bool,
-) -> Tensor:  # fmt: skip
-    """Norm, scale and shift of `h` (R, w), then a linear layer (and SiLU), in one launch, for few rows."""
-    rows, width = h.shape
+def linear(x: Tensor, matrix: Tensor, offset: Tensor, silu: bool) -> Tensor:
+    """A linear layer of `x` (R, w), and SiLU, in one launch.
+
+    With few rows the weights are all there is to read: narrow tiles spread them over the whole device.
+    """
+    rows, width = x.shape
     outputs = len(matrix)
-    out = torch.empty(rows, outputs, dtype=h.dtype, device=h.device)
-    weight, bias = norm if norm is not None else (h, h)
-    _enter[(triton.cdiv(outputs, 16),)](
-        h, changes, weight, bias, matrix, offset, out, rows, changes.stride(0), shift_at, width, outputs, eps,
-        AFFINE=norm is not None, SILU=silu, ROWS=16 if rows <= 16 else 32, TILE=16,
-        PARTS=triton.cdiv(width, 128), PART=128, num_warps=4, num_stages=3,
+    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    if rows <= FEW:
+        tiles = {"ROWS": 16 if rows <= 16 else 32, "TILE": 16, "PART": 256, "num_warps": 4, "num_stages": 3}
+    else:
+        tiles = {"ROWS": 64, "TILE": 64, "PART": 64, "num_warps": 8, "num_stages": 4}
+    _linear[(triton.cdiv(outputs, tiles["TILE"]), triton.cdiv(rows, tiles["ROWS"]))](
+        x, matrix, offset, out, rows, width, outputs,
+        SILU=silu, PARTS=triton.cdiv(width, tiles["PART"]), **tiles,
     )  # fmt: skip
     return out
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _leave(
-    inner, changes, matrix, offset, h, rows, row_stride, gate_at, width,
-    ROWS: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
-):  # fmt: skip
-    row = tl.arange(0, ROWS)
-    column = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    here = (row < rows)[:, None]
-    result = tl.zeros([ROWS, TILE], tl.float32)
-    for part in range(PARTS):
-        at = part * PART + tl.arange(0, PART)
-        wide = at < width
-        value = tl.load(inner + row[:, None] * width + at[None, :], mask=here & wide[None, :], other=0.0)
-        weights = tl.load(
-            matrix + column[None, :] * width + at[:, None], mask=wide[:, None] & (column < width)[None, :], other=0.0
-        )
-        result += tl.dot(value, weights, input_precision="ieee")
-    written = here & (column < width)[None, :]
-    result += tl.load(offset + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
-    gate = tl.load(changes + row[:, None] * row_stride + gate_at + column[None, :], mask=written, other=0.0)
-    target = h + row[:, None] * width + column[None, :]
-    result = tl.load(target, mask=written, other=0.0).to(tl.float32) + gate.to(tl.float32) * result
-    tl.store(target, result.to(h.dtype.element_ty), mask=written)
-
-
-def leave_(h: Tensor, inner: Tensor, changes: Tensor, gate_at: int, matrix: Tensor, offset: Tensor) -> None:
-    """h += gate * linear(inner), in place and in one launch, for few rows (R, w)."""
-    rows, width = h.shape
-    _leave[(triton.cdiv(width, 16),)](
-        inner, changes, matrix, offset, h, rows, changes.stride(0), gate_at, width,
-        ROWS=16 if rows <= 16 else 32, TILE=16, PARTS=triton.cdiv(width, 128), PART=128, num_warps=4, num_stages=4,
-    )  # fmt: skip

@@ -32,8 +32,9 @@ class FusedOps(Ops):
     """
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if q.shape[2] <= kernels.FEW and q.dtype in HALF:
-            return kernels.attend_few(q, k, v)
+        # torch takes 128 rows and keys at a time: ours is quicker where half of the last of these would be empty
+        if q.dtype in HALF and (q.shape[2] <= kernels.FEW or (k.shape[2] - 1) % 128 < 64):
+            return kernels.attend(q, k, v)
         return super().attention(q, k, v)
 
     def store(self, layer: LayerCache, k: Tensor, v: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -130,38 +131,20 @@ class FusedDiffusionHead(DiffusionHead):
                 diffusion_kernels.turn(
                     x, last, out, q - 1, numbers, guide, fresh, self.entry, changes, h, u, branches, self.bound, lean
                 )
-                out = (
-                    self.predict_few(h, changes)
-                    if rows <= diffusion_kernels.FEW_TOKENS
-                    else self.predict_many(h, u, changes)
-                )
+                out = self.words(h, u, changes)
         diffusion_kernels.turn(
             x, last, out, steps - 1, numbers, guide, None, self.entry, None, h, u, branches, self.bound, lean
         )
         return x.view(len(random), -1, self.channels)
 
-    def predict_many(self, h: Tensor, u: Tensor, changes: Tensor) -> Tensor:
-        """The network's words (R, 2C) on its input `h` (R, w) with the first modulated norm `u`; both are used up."""
+    def words(self, h: Tensor, u: Tensor, changes: Tensor) -> Tensor:
+        """What the network says (R, 2C) of its input `h` (R, w), whose modulated norm is `u`; both are used up."""
         width = h.shape[1]
         for i, block in enumerate(self.blocks):
-            update = block.mlp[2](nn.functional.silu(block.mlp[0](u), inplace=True))
+            update = product(block.mlp[2], product(block.mlp[0], u, silu=True))
             norm, eps = self._norm(i + 1)
             diffusion_kernels.gate_norm_(h, update, changes, (3 * i + 2) * width, (3 * i + 3) * width, norm, eps, u)
-        return self.net.final_layer.linear(u)
-
-    def predict_few(self, h: Tensor, changes: Tensor) -> Tensor:
-        """The same in two launches a block: with few rows it is launches that take the time."""
-        width, last = h.shape[1], self.net.final_layer.linear
-        for i, block in enumerate(self.blocks):
-            into, out_of = block.mlp[0], block.mlp[2]
-            inner = diffusion_kernels.enter(
-                h, changes, 3 * i * width, *self._norm(i), into.weight, into.bias, silu=True
-            )
-            diffusion_kernels.leave_(h, inner, changes, (3 * i + 2) * width, out_of.weight, out_of.bias)
-        final = self._norm(len(self.blocks))
-        return diffusion_kernels.enter(
-            h, changes, 3 * len(self.blocks) * width, *final, last.weight, last.bias, silu=False
-        )
+        return product(self.net.final_layer.linear, u)
 
     def _norm(self, block: int) -> tuple[tuple[Tensor, Tensor] | None, float]:
         """Weights and epsilon of the norm before a block; the one before the last layer has no weights."""
@@ -180,11 +163,19 @@ class FusedDiffusionHead(DiffusionHead):
         return self._prepared[table]
 
 
-def fused(model: Adapter) -> Adapter:
+def product(layer: nn.Linear, x: Tensor, silu: bool = False) -> Tensor:
+    """A linear layer of rows (R, w), and SiLU, by what is quickest for so many."""
+    if len(x) <= (diffusion_kernels.SOME if silu else diffusion_kernels.FEW):
+        return diffusion_kernels.linear(x, layer.weight, layer.bias, silu)
+    out = layer(x)
+    return nn.functional.silu(out, inplace=True) if silu else out
+
+
+def fused(model: Adapter, ops: Ops | None = None) -> Adapter:
     """The model over the same network with fused kernels between its matrix products."""
     head = model.head
     if isinstance(head, DiffusionHead):
         head = FusedDiffusionHead(head.net, head.channels, head.bound)
     elif isinstance(head, CategoricalHead):
         head = FusedCategoricalHead(head.logits)
-    return model.replace(ops=FusedOps(), head=head)
+    return model.replace(ops=ops or FusedOps(), head=head)

@@ -7,6 +7,7 @@ float32, whatever the precision of what is read and written.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from recap.core.noise import MIX, REMIX, STEP, signed
+
+LOG2_E = math.log2(math.e)
 
 
 def width_block(width: int) -> dict[str, int]:
@@ -112,63 +115,86 @@ def draw_ids(
     return ids, confidence
 
 
-FEW = 16  # queries up to which `attend_few` is for
+FEW = 64  # queries up to which `attend` is the quicker one whatever they ask
 
 
 @triton.jit(do_not_specialize=["queries", "keys"])
-def _attend_few(
+def _attend(
     q, k, v, out, queries, keys, q_image, q_row, k_image, k_row, v_image, v_row, width, scale,
-    HEADS: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
+    HEADS: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, KEYS: tl.constexpr,
+    RAGGED: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
-    image = (tl.program_id(0) // HEADS).to(tl.int64)
-    head = tl.program_id(0) % HEADS
-    row = tl.arange(0, ROWS)
-    at = tl.arange(0, BLOCK)
+    place = tl.program_id(0)  # all blocks of a head one after another: they read the same keys
+    image = (place // (HEADS * BLOCKS)).to(tl.int64)
+    head = (place // BLOCKS) % HEADS
+    row = (place % BLOCKS) * ROWS + tl.arange(0, ROWS)[:, None]
+    at = tl.arange(0, BLOCK)[None, :]
+    wide = at < width
     key = tl.arange(0, KEYS)
-    wide = at[None, :] < width
-    asking = row[:, None] < queries
-    q_at = q + image * q_image + head * width + row[:, None] * q_row + at[None, :]
-    query = tl.load(q_at, mask=asking & wide, other=0.0)
+    asking = row < queries
+    q_at = q + image * q_image + head * width + row * q_row
+    query = tl.load(q_at + at, mask=asking & wide, other=0.0)
     highest = tl.full([ROWS], -float("inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, BLOCK], tl.float32)
+    k_at = k + image * k_image + head * width + key[:, None] * k_row
+    v_at = v + image * v_image + head * width + key[:, None] * v_row
+    if TAIL:  # what a head is wider than a power of two
+        behind = BLOCK + tl.arange(0, TAIL)[None, :]
+        more = behind < width
+        tail_query = tl.load(q_at + behind, mask=asking & more, other=0.0)
+        tail_mixed = tl.zeros([ROWS, TAIL], tl.float32)
     for part in range(PARTS):
-        here = part * KEYS + key
-        there = (here < keys)[:, None] & wide
-        k_part = tl.load(
-            k + image * k_image + head * width + here[:, None] * k_row + at[None, :], mask=there, other=0.0
-        )
-        v_part = tl.load(
-            v + image * v_image + head * width + here[:, None] * v_row + at[None, :], mask=there, other=0.0
-        )
-        score = tl.dot(query, tl.trans(k_part), input_precision="ieee") * scale
-        score = tl.where((here < keys)[None, :], score, -float("inf"))
+        known = part * KEYS + key < keys
+        there = known[:, None] & wide if RAGGED else wide
+        k_part = tl.load(k_at + at, mask=there, other=0.0)
+        v_part = tl.load(v_at + at, mask=there, other=0.0)
+        score = tl.dot(query, tl.trans(k_part), input_precision="ieee")
+        if TAIL:
+            there = known[:, None] & more if RAGGED else more
+            k_tail = tl.load(k_at + behind, mask=there, other=0.0)
+            v_tail = tl.load(v_at + behind, mask=there, other=0.0)
+            score = tl.dot(tail_query, tl.trans(k_tail), score, input_precision="ieee")
+        score *= scale
+        if RAGGED:
+            score = tl.where(known[None, :], score, -float("inf"))
         peak = tl.maximum(highest, tl.max(score, axis=1))
-        fade = tl.exp(highest - peak)
-        weight = tl.exp(score - peak[:, None])
+        fade = tl.exp2(highest - peak)
+        weight = tl.exp2(score - peak[:, None])
         total = total * fade + tl.sum(weight, axis=1)
-        mixed = mixed * fade[:, None] + tl.dot(weight.to(v_part.dtype), v_part, input_precision="ieee")
+        weight = weight.to(v_part.dtype)
+        mixed = tl.dot(weight, v_part, mixed * fade[:, None], input_precision="ieee")
+        if TAIL:
+            tail_mixed = tl.dot(weight, v_tail, tail_mixed * fade[:, None], input_precision="ieee")
         highest = peak
-    mixed = mixed / total[:, None]
-    out_at = out + ((image * queries + row[:, None]) * HEADS + head) * width + at[None, :]
-    tl.store(out_at, mixed.to(out.dtype.element_ty), mask=asking & wide)
+        k_at += KEYS * k_row
+        v_at += KEYS * v_row
+    out_at = out + ((image * queries + row) * HEADS + head) * width
+    tl.store(out_at + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=asking & wide)
+    if TAIL:
+        tl.store(out_at + behind, (tail_mixed / total[:, None]).to(out.dtype.element_ty), mask=asking & more)
 
 
-def attend_few(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of up to 16 rows (B, H, M, Dh) over many (B, H, L, Dh): keys and values are read once.
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of heads (B, H, M, Dh) over (B, H, L, Dh), in blocks that fit few rows and odd lengths.
 
     The heads of a row lie side by side in memory, as `split_heads` gives them.
     """
     images, heads, queries, width = q.shape
+    keys = k.shape[2]
     for x in (q, k, v):
         if x.stride(3) != 1 or x.stride(1) != width:
             raise ValueError(f"heads lie {x.stride(1)} apart with steps of {x.stride(3)}; expected {width} and 1")
     out = torch.empty(images, queries, heads, width, dtype=q.dtype, device=q.device)
-    _attend_few[(images * heads,)](
-        q, k, v, out, queries, k.shape[2],
-        q.stride(0), q.stride(2), k.stride(0), k.stride(2), v.stride(0), v.stride(2), width, width**-0.5,
-        HEADS=heads, ROWS=16, PARTS=triton.cdiv(k.shape[2], 64), KEYS=64,
-        BLOCK=max(16, triton.next_power_of_2(width)), num_warps=4, num_stages=3,
+    rows = 16 if queries <= 16 else 32 if queries <= 32 else 64
+    blocks, part = triton.cdiv(queries, rows), 32 if rows == 64 and keys % 64 else 64
+    block = max(16, 1 << (width.bit_length() - 1))
+    tail = width - block
+    _attend[(images * heads * blocks,)](
+        q, k, v, out, queries, keys,
+        q.stride(0), q.stride(2), k.stride(0), k.stride(2), v.stride(0), v.stride(2), width, width**-0.5 * LOG2_E,
+        HEADS=heads, BLOCKS=blocks, ROWS=rows, PARTS=triton.cdiv(keys, part), KEYS=part, RAGGED=keys % part != 0,
+        BLOCK=block, TAIL=max(16, triton.next_power_of_2(tail)) if tail > 0 else 0, num_warps=4, num_stages=3,
     )  # fmt: skip
     return out.transpose(1, 2)  # (B, H, M, Dh)
 
@@ -202,6 +228,30 @@ def store(k: Tensor, v: Tensor, to_k: Tensor, to_v: Tensor, rows: int | Tensor) 
             k, v, to_k, to_v, rows.contiguous() if isinstance(rows, Tensor) else k, count, 0 if scattered else rows,
             k.stride(0), k.stride(1), to_k.stride(0), width, SLOTS=scattered, **width_block(width),
         )  # fmt: skip
+
+
+@triton.jit
+def _round(x, out, scales, width, GELU: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    value = tl.load(x + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    if GELU:  # its tanh form
+        value = value / (1.0 + tl.exp(-1.5957691216057308 * (value + 0.044715 * value * value * value)))
+    scale = tl.maximum(tl.max(tl.abs(value), axis=0), 1e-12) / 448.0  # the largest that there is
+    tl.store(out + row * width + at, (value / scale).to(out.dtype.element_ty), mask=inside)
+    tl.store(scales + row, scale)
+
+
+def round_rows(x: Tensor, gelu: bool = False) -> tuple[Tensor, Tensor]:
+    """Rows (R, w), or their GELU, in eight bits, and the scale of each (R, 1) that gives them back."""
+    rows, width = x.shape
+    x = x.contiguous()
+    out = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=x.device)
+    scales = torch.empty(rows, 1, device=x.device)
+    block = triton.next_power_of_2(width)
+    _round[(rows,)](x, out, scales, width, GELU=gelu, BLOCK=block, num_warps=max(1, min(8, block // 1024)))
+    return out, scales
 
 
 def available(device: torch.device | str) -> bool:
