@@ -176,7 +176,7 @@ def test_products_of_eight_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(ours.float(), expected, rtol=1e-2, atol=1e-2)
     exact = mlp(x).float()
     error = (ops.mlp(mlp, x).float() - exact).square().mean().sqrt() / exact.square().mean().sqrt()
-    assert 0 < error < (0.05 if DEVICE == "cuda" else 0.2)
+    assert 0 < error < (0.08 if DEVICE == "cuda" else 0.2)
 
 
 def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path: Path) -> None:
