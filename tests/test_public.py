@@ -11,6 +11,10 @@ import pytest
 import recap
 
 NAMES = [
+    "Adapter",
+    "Law",
+    "Report",
+    "accelerate",
     "CheckpointError",
     "ConfidenceOrder",
     "Group",

@@ -1,12 +1,14 @@
 """ReCAP: masked generative models made fast by reusing context features, with no retraining."""
 
 from recap.checkpoints import CheckpointError, load_official, load_pretrained, save_pretrained
-from recap.contract import verify
+from recap.contract import Law, Report, verify
 from recap.core.decode import grouped_decode
 from recap.core.noise import Noise, image_generators
 from recap.core.presets import published
 from recap.core.schedule import Group, Ramp, Schedule, Step, cosine, from_counts, from_ratios, linear, power
 from recap.core.selection import ConfidenceOrder, RandomOrder
+from recap.models.accelerate import accelerate
+from recap.models.adapter import Adapter
 from recap.models.mage import MAGE, MAGEAdapter, MAGEConfig
 from recap.models.mar import MAR, MARAdapter, MARConfig
 from recap.models.maskgit import MaskGIT, MaskGITAdapter, MaskGITConfig
@@ -21,10 +23,12 @@ __all__ = [
     "MAGE",
     "MAR",
     "VQGAN",
+    "Adapter",
     "CheckpointError",
     "ConfidenceOrder",
     "Group",
     "KLVAEConfig",
+    "Law",
     "MAGEAdapter",
     "MAGEConfig",
     "MARAdapter",
@@ -37,9 +41,11 @@ __all__ = [
     "Pipeline",
     "Ramp",
     "RandomOrder",
+    "Report",
     "Schedule",
     "Step",
     "VQGANConfig",
+    "accelerate",
     "cosine",
     "from_counts",
     "from_ratios",

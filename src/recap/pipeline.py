@@ -69,7 +69,8 @@ class Pipeline:
         self.engine = "eager"
         self._plain_model, self._noise = self.model, noise_with("eager")
         family = family_of(self.model.config)
-        self.tokenizer = tokenizer if tokenizer is not None else getattr(self.model.module, "vqgan", None)
+        inside = getattr(self.model.module, "vqgan", None)  # an official object has one of another kind
+        self.tokenizer = tokenizer or (inside if isinstance(inside, VQGAN) else None)
         if self.tokenizer is not None:
             check_pair(self.model, self.tokenizer)
         self.selector: Selector = selector or family.selector()

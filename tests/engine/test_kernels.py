@@ -128,7 +128,7 @@ def test_few_rows_and_many_go_through_the_same_network(rows: int) -> None:
     changes = F.linear(F.silu(y), head.weight, head.bias)
     h = plain.net.input_proj(x)
     norm = plain.net.res_blocks[0].in_ln
-    u = norm(h) * (1 + changes[:, width : 2 * width]) + changes[:, :width]  # type: ignore[operator]
+    u = norm(h) * (1 + changes[:, width : 2 * width]) + changes[:, :width]
     for ours in (head.predict_many(h.clone(), u.clone(), changes), head.predict_few(h.clone(), changes)):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
 

@@ -35,8 +35,7 @@ def run(args: argparse.Namespace) -> int:
     for law in contract.run():
         laws.append(law)
         if not args.json:
-            mark = "ok  " if law.ok else "FAIL"
-            print(f"  {mark}  {law.law:<48} error {law.error:.1e}  tolerance {law.tolerance:.0e}", flush=True)
+            print(f"  {law}", flush=True)
     failed = sum(not law.ok for law in laws)
     if args.json:
         print(json.dumps([law.as_dict() for law in laws], indent=2))

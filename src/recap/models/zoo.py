@@ -13,6 +13,7 @@ from torch import nn
 
 from recap.core.protocols import Selector
 from recap.core.selection import ConfidenceOrder, RandomOrder
+from recap.models.accelerate import accelerate
 from recap.models.adapter import Adapter
 from recap.models.layers import Block
 from recap.models.mage import MAGE, MAGEAdapter, MAGEConfig
@@ -83,7 +84,9 @@ def family_of(config: object) -> Family:
 
 
 def adapt(net: nn.Module, **options: bool) -> Adapter:
-    """Full and local evaluations for one of the library's networks."""
+    """Full and local evaluations for one of the library's networks, or for an official object."""
+    if not isinstance(net, MAR | MAGE | MaskGIT):
+        return accelerate(net, **options)
     return family_of(net).adapter(net, **options)
 
 
