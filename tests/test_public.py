@@ -16,6 +16,7 @@ NAMES = [
     "Group",
     "KLVAE",
     "KLVAEConfig",
+    "Known",
     "MAGE",
     "MAGEAdapter",
     "MAGEConfig",
