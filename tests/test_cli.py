@@ -138,7 +138,7 @@ def test_unparsable_input_exits_with_2(argv: list[str], capsys: Capture) -> None
 @pytest.mark.parametrize("name", ["mar-base", "mage-base", "maskgit-large"])
 def test_verify_holds(name: str, capsys: Capture) -> None:
     laws = printed(capsys, "verify", name, "--tiny", "--json")
-    assert len(laws) == 8
+    assert len(laws) == 9
     for law in laws:
         assert set(law) == {"law", "ok", "error", "tolerance"}
         assert law["ok"] is True
@@ -170,8 +170,8 @@ def test_verify_of_a_folder(capsys: Capture, tmp_path: Path) -> None:
     assert main(["verify", folder]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(folder)
-    assert lines[-1] == "all 8 laws hold"
-    assert sum(line.startswith("  ok") for line in lines) == 8
+    assert lines[-1] == "all 9 laws hold"
+    assert sum(line.startswith("  ok") for line in lines) == 9
 
 
 def test_verify_refusals(capsys: Capture, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ NAMES = [
     "Group",
     "KLVAE",
     "KLVAEConfig",
+    "Known",
     "MAGE",
     "MAGEAdapter",
     "MAGEConfig",

@@ -2,6 +2,7 @@
 
 from recap.checkpoints import CheckpointError, load_official, load_pretrained, save_pretrained
 from recap.contract import Law, Report, verify
+from recap.core.canvas import Known
 from recap.core.decode import grouped_decode
 from recap.core.noise import Noise, image_generators
 from recap.core.presets import published
@@ -28,6 +29,7 @@ __all__ = [
     "ConfidenceOrder",
     "Group",
     "KLVAEConfig",
+    "Known",
     "Law",
     "MAGEAdapter",
     "MAGEConfig",

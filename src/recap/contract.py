@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from recap.core.cache import ContextCache
-from recap.core.canvas import Canvas, Draw, take
+from recap.core.canvas import Canvas, Draw, Known, take
 from recap.core.decode import grouped_decode
 from recap.core.heads import CategoricalHead
 from recap.core.noise import Noise, image_generators
@@ -84,6 +84,7 @@ class Contract:
         yield "no local steps = plain decoding, draw for draw", self.plain_decoding
         yield "batch of 1 = batch of 8, image by image", self.batches
         yield "committed tokens never change", self.committed
+        yield "known tokens never change", self.known
         yield "cache bytes = predicted bytes", self.cache_bytes
 
     def run(self) -> Iterator[Law]:
@@ -166,6 +167,14 @@ class Contract:
             everywhere = before[1].sort(dim=1).values == torch.arange(self.size, device=self.model.device)
             yield float(not everywhere.all())
 
+    def known(self) -> Iterator[float]:
+        for count in (1, self.size // 2):
+            schedule = self.schedule(full=2, local=2, tokens=self.size - count)
+            order = self.noise(range(2), offset=2000).permutation(self.size)
+            tokens, masked = self.scene(self.size)[0].raster(), order >= count
+            *_, canvas = self.steps(self.model, schedule, [0, 1], Known(tokens, masked))
+            yield float((canvas.raster()[~masked] != tokens[~masked]).any() or canvas.masked.any())
+
     def cache_bytes(self) -> Iterator[float]:
         for chain in (1, 3):
             schedule = self.schedule(full=2, local=2 * chain, chain=chain)
@@ -212,13 +221,13 @@ class Contract:
         canvas.slots = slots
         return exact
 
-    def schedule(self, full: int, local: int = 0, chain: int = 1) -> Schedule:
+    def schedule(self, full: int, local: int = 0, chain: int = 1, tokens: int | None = None) -> Schedule:
         """Even counts, so that every path is busy; few diffusion steps, since their number changes no law."""
-        steps = full + local
-        sizes = [self.size * (s + 1) // steps - self.size * s // steps for s in range(steps)]
+        steps, tokens = full + local, tokens or self.size
+        sizes = [tokens * (s + 1) // steps - tokens * s // steps for s in range(steps)]
         guidance = 1.5 if self.model.guidable else 1.0
         return from_counts(
-            self.size,
+            tokens,
             sizes,
             full=full,
             local=local,
@@ -229,10 +238,10 @@ class Contract:
             head_steps=(5, 4),
         )
 
-    def steps(self, model: Any, schedule: Schedule, images: Any) -> Iterator[Canvas]:
+    def steps(self, model: Any, schedule: Schedule, images: Any, known: Known | None = None) -> Iterator[Canvas]:
         images = list(images)
         labels = self.labels(len(images), images[0])
-        return grouped_decode(model, labels, schedule, self.selector, self.noise(images))
+        return grouped_decode(model, labels, schedule, self.selector, self.noise(images), known)
 
     def sample(self, model: Any, schedule: Schedule, images: Any) -> Tensor:
         *_, canvas = self.steps(model, schedule, images)

@@ -18,7 +18,7 @@ MAR_GUIDANCE = {"mar-base": 2.9, "mar-large": 3.0, "mar-huge": 3.2}
 
 
 class Grouping(TypedDict, total=False):
-    """The grouping part of `Options`: full, local, plain, spread, or total, plain; chain; and renew."""
+    """The grouping part of `Options`: full, local, plain, spread, or total, plain; chain; renew; and known."""
 
     full: int | None
     local: int
@@ -27,11 +27,12 @@ class Grouping(TypedDict, total=False):
     chain: int
     spread: bool
     renew: str
+    known: int
 
 
 def sub_steps(grouping: Grouping) -> int:
     """How many sub-steps a grouping has."""
-    lengths: dict[str, Any] = {name: value for name, value in grouping.items() if name != "renew"}
+    lengths: dict[str, Any] = {name: value for name, value in grouping.items() if name not in ("renew", "known")}
     return sum(group_lengths(**lengths))
 
 
