@@ -11,6 +11,11 @@ import pytest
 import recap
 
 NAMES = [
+    "CategoricalHead",
+    "DescribedAdapter",
+    "Description",
+    "Rotary",
+    "Sizes",
     "Adapter",
     "Law",
     "Report",

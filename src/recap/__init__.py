@@ -4,15 +4,18 @@ from recap.checkpoints import CheckpointError, load_official, load_pretrained, s
 from recap.contract import Law, Report, verify
 from recap.core.canvas import Known
 from recap.core.decode import grouped_decode
+from recap.core.heads import CategoricalHead
 from recap.core.noise import Noise, image_generators
 from recap.core.presets import published
 from recap.core.schedule import Group, Ramp, Schedule, Step, cosine, from_counts, from_ratios, linear, power
 from recap.core.selection import ConfidenceOrder, RandomOrder
 from recap.models.accelerate import accelerate
 from recap.models.adapter import Adapter
+from recap.models.described import DescribedAdapter, Description, Rotary
 from recap.models.mage import MAGE, MAGEAdapter, MAGEConfig
 from recap.models.mar import MAR, MARAdapter, MARConfig
 from recap.models.maskgit import MaskGIT, MaskGITAdapter, MaskGITConfig
+from recap.models.sizes import Sizes
 from recap.pipeline import Output, Pipeline, load
 from recap.planning import plan
 from recap.tokenizers import KLVAE, VQGAN, KLVAEConfig, VQGANConfig
@@ -25,8 +28,11 @@ __all__ = [
     "MAR",
     "VQGAN",
     "Adapter",
+    "CategoricalHead",
     "CheckpointError",
     "ConfidenceOrder",
+    "DescribedAdapter",
+    "Description",
     "Group",
     "KLVAEConfig",
     "Known",
@@ -44,7 +50,9 @@ __all__ = [
     "Ramp",
     "RandomOrder",
     "Report",
+    "Rotary",
     "Schedule",
+    "Sizes",
     "Step",
     "VQGANConfig",
     "accelerate",

@@ -39,4 +39,8 @@ class CategoricalHead:
 
     def named(self, ids: Tensor) -> Tensor:
         """Ids as the model knows them, from places among the logits."""
-        return ids if self.words is None else self.words[ids]
+        if self.words is None:
+            return ids
+        if self.words.device != ids.device:  # the network was moved
+            self.words = self.words.to(ids.device)
+        return self.words[ids]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from recap.models.adapter import Adapter
+from recap.models.described import DescribedAdapter, Description
 from recap.models.find import check_quiet, listed, missing
 from recap.models.mage import MAGE, MAGEAdapter
 from recap.models.mage.official import NEEDS as MAGE_NEEDS
@@ -23,16 +24,18 @@ KNOWN: dict[str, tuple[tuple[str, ...], Callable[..., Adapter]]] = {
 OURS: dict[type[nn.Module], Callable[..., Adapter]] = {MAR: MARAdapter, MAGE: MAGEAdapter, MaskGIT: MaskGITAdapter}
 
 
-def accelerate(model: nn.Module, *, refresh_prefix: bool = False) -> Adapter:
+def accelerate(model: nn.Module, description: Description | None = None, *, refresh_prefix: bool = False) -> Adapter:
     """An adapter over an instance of the official MAR, MAGE or AutoNAT class, ready for a `Pipeline`.
 
-    The family is told by the attributes that it needs. The object stays as it is: it is not edited, patched or
+    The family is told by the attributes that it needs; other models need a `Description`. The object stays as it is: it is not edited, patched or
     copied, its submodules are called as they are (with LoRA, quantized linears and the like in them), and its own
     forward is what `recap.verify` compares with. It has to be in evaluation mode; it is not put there. Hooks on a
     block or on an attention module as a whole do not run, since these are called by their parts.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"accelerate() takes a torch module; {type(model).__name__} is none")
+    if description is not None:
+        return DescribedAdapter(model, description, refresh_prefix=refresh_prefix)
     for kind, adapter in OURS.items():
         if isinstance(model, kind):
             return adapter(model, refresh_prefix=refresh_prefix)
