@@ -11,10 +11,13 @@ import pytest
 import recap
 
 NAMES = [
+    "Canvas",
     "CategoricalHead",
+    "ContextCache",
     "DescribedAdapter",
     "Description",
     "Rotary",
+    "Rows",
     "Sizes",
     "Adapter",
     "Law",

@@ -2,7 +2,8 @@
 
 from recap.checkpoints import CheckpointError, load_official, load_pretrained, save_pretrained
 from recap.contract import Law, Report, verify
-from recap.core.canvas import Known
+from recap.core.cache import ContextCache, Rows
+from recap.core.canvas import Canvas, Known
 from recap.core.decode import grouped_decode
 from recap.core.heads import CategoricalHead
 from recap.core.noise import Noise, image_generators
@@ -28,9 +29,11 @@ __all__ = [
     "MAR",
     "VQGAN",
     "Adapter",
+    "Canvas",
     "CategoricalHead",
     "CheckpointError",
     "ConfidenceOrder",
+    "ContextCache",
     "DescribedAdapter",
     "Description",
     "Group",
@@ -51,6 +54,7 @@ __all__ = [
     "RandomOrder",
     "Report",
     "Rotary",
+    "Rows",
     "Schedule",
     "Sizes",
     "Step",

@@ -26,7 +26,7 @@ from recap.core.schedule import Ramp, Schedule
 from recap.engine import noise_with, with_engine
 from recap.labels import find_class
 from recap.models.adapter import Adapter
-from recap.models.zoo import FAMILIES, adapt, family_of
+from recap.models.zoo import FAMILIES, adapt, usual_setting
 from recap.tokenizers import KLVAE, VQGAN
 
 OUTPUT_TYPES = ("pil", "np", "pt", "latent")
@@ -68,13 +68,13 @@ class Pipeline:
         self.model: Adapter = adapt(model) if isinstance(model, nn.Module) else model
         self.engine = "eager"
         self._plain_model, self._noise = self.model, noise_with("eager")
-        family = family_of(self.model.config)
         inside = getattr(self.model.module, "vqgan", None)  # an official object has one of another kind
         self.tokenizer = tokenizer or (inside if isinstance(inside, VQGAN) else None)
         if self.tokenizer is not None:
             check_pair(self.model, self.tokenizer)
-        self.selector: Selector = selector or family.selector()
-        named = sampling.preset if sampling is not None and sampling.preset in PUBLISHED else family.setting
+        self.selector: Selector = selector or self.model.selector()
+        usual = usual_setting(self.model)
+        named = sampling.preset if sampling is not None and sampling.preset in PUBLISHED else usual
         self.setting = setting or named
         self.sampling = sampling or Sampling(self.setting)
         self.class_names = None if class_names is None else tuple(class_names)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import recap
 from recap import Description, Rotary
-from recap.core.attention import attend
+from recap.core.attention import Projected, attend
 from recap.models.described import DescribedAdapter
 from tests import tiny
 
@@ -252,16 +252,21 @@ def test_a_network_in_training_is_refused_and_left_there() -> None:
 @torch.no_grad()
 def test_attention_takes_queries_keys_and_values_apart_or_together() -> None:
     net, _ = made(False, True, None, "module")
-    layer = net.inner.get_submodule("layers.0")
-    assert isinstance(layer, Layer)
+    layer: Any = net.inner.get_submodule("layers.0")
 
     class Together:
-        num_heads, qkv, proj = HEADS, layer.all, layer.back
+        num_heads = HEADS
+
+        def qkv(self, x: Tensor) -> Projected:
+            return layer.all(x)
+
+        def proj(self, x: Tensor) -> Tensor:
+            return layer.back(x)
 
     class Apart(Together):
-        @staticmethod
-        def qkv(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-            q, k, v = (F.linear(x, w, b) for w, b in zip(layer.all.weight.chunk(3), layer.all.bias.chunk(3), strict=True))
+        def qkv(self, x: Tensor) -> Projected:
+            parts = zip(layer.all.weight.chunk(3), layer.all.bias.chunk(3), strict=True)
+            q, k, v = (F.linear(x, weight, bias) for weight, bias in parts)
             return q, k, v
 
     x = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(1))

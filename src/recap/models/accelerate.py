@@ -27,10 +27,10 @@ OURS: dict[type[nn.Module], Callable[..., Adapter]] = {MAR: MARAdapter, MAGE: MA
 def accelerate(model: nn.Module, description: Description | None = None, *, refresh_prefix: bool = False) -> Adapter:
     """An adapter over an instance of the official MAR, MAGE or AutoNAT class, ready for a `Pipeline`.
 
-    The family is told by the attributes that it needs; other models need a `Description`. The object stays as it is: it is not edited, patched or
-    copied, its submodules are called as they are (with LoRA, quantized linears and the like in them), and its own
-    forward is what `recap.verify` compares with. It has to be in evaluation mode; it is not put there. Hooks on a
-    block or on an attention module as a whole do not run, since these are called by their parts.
+    The family is told by the attributes that it needs; other models need a `Description`. The object stays as it is:
+    it is not edited, patched or copied, its submodules are called as they are (with LoRA, quantized linears and the
+    like in them), and its own forward is what `recap.verify` compares with. It has to be in evaluation mode; it is
+    not put there. Hooks on a block or on an attention module as a whole do not run: these are called by their parts.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"accelerate() takes a torch module; {type(model).__name__} is none")

@@ -55,10 +55,10 @@ class Rotary:
 class Description:
     """Where the parts of a bidirectional transformer over ids are; paths are dotted, as in "encoder.layers".
 
-    Those from `norm1` to `heads` begin at a block, the others at the model. Queries, keys and values come from one
-    layer, `qkv`, side by side, or from three. With `norms="after"` a block normalises its sums (BERT), else the inputs
-    of its parts. Positions are a table (`positions`) or `rotary`. Where embedding or logits are more than modules one
-    after another, `embed` (ids and positions, both (B, n), to rows) or a callable `logits` says what they are.
+    Those of norms, projections, heads and MLP begin at a block, the others at the model. Queries, keys and values
+    come from one layer, `qkv`, side by side, or from three. With `norms="after"` a block normalises its sums (BERT),
+    else the inputs of its parts. Positions are a table (`positions`) or `rotary`. Where embedding or logits are more
+    than modules one after another, `embed` (ids and positions, both (B, n), to rows) or a callable `logits` says so.
     """
 
     num_tokens: int
@@ -138,9 +138,7 @@ class DescribedAdapter(Adapter):
         out = self.module(ids)
         return out if isinstance(out, Tensor) else out.logits
 
-    def _evaluate(
-        self, canvas: Canvas, cache: ContextCache | None, taken: slice, rows: Rows, only: slice
-    ) -> Tensor:
+    def _evaluate(self, canvas: Canvas, cache: ContextCache | None, taken: slice, rows: Rows, only: slice) -> Tensor:
         positions = canvas.order[:, taken]
         x = self._embed(canvas.tokens[:, taken], positions)  # (B, M, D)
         blocks, rotary = self.blocks, self.description.rotary
@@ -169,8 +167,8 @@ class DescribedAdapter(Adapter):
                 q, k, v = (layer(x) for layer in three)
                 return q, k, v
 
-        norms = [None if path is None else self._find(f"{place}.{path}") for path in (d.q_norm, d.k_norm)]
-        attn = AttentionView(heads, project, self._each(place, d.out), *norms)
+        q_norm, k_norm = (None if path is None else self._find(f"{place}.{path}") for path in (d.q_norm, d.k_norm))
+        attn = AttentionView(heads, project, self._each(place, d.out), q_norm, k_norm)
         norm1, norm2 = self._find(f"{place}.{d.norm1}"), self._find(f"{place}.{d.norm2}")
         return BlockView(norm1, attn, norm2, self._each(place, d.mlp))
 

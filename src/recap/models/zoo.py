@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from recap.core.heads import CategoricalHead
 from recap.core.protocols import Selector
 from recap.core.selection import ConfidenceOrder, RandomOrder
 from recap.models.accelerate import accelerate
@@ -83,7 +84,17 @@ def family_of(config: object) -> Family:
     )
 
 
-def adapt(net: nn.Module, **options: bool) -> Adapter:
+def usual_setting(model: Adapter) -> str:
+    """The published schedule that suits a model: its family's, or that of the family which it is most like."""
+    for family in FAMILIES.values():
+        if isinstance(model.config, family.config):
+            return family.setting
+    if not isinstance(model.head, CategoricalHead):
+        return FAMILIES["mar"].setting
+    return FAMILIES["maskgit" if model.guidable else "mage"].setting
+
+
+def adapt(net: nn.Module, **options: Any) -> Adapter:
     """Full and local evaluations for one of the library's networks, or for an official object."""
     if not isinstance(net, MAR | MAGE | MaskGIT):
         return accelerate(net, **options)
