@@ -1,5 +1,6 @@
 """ReCAP: masked generative models made fast by reusing context features, with no retraining."""
 
+from recap.antibodies import AntiBERTy
 from recap.checkpoints import CheckpointError, load_official, load_pretrained, save_pretrained
 from recap.contract import Law, Report, verify
 from recap.core.cache import ContextCache, Rows
@@ -10,11 +11,13 @@ from recap.core.noise import Noise, image_generators
 from recap.core.presets import published
 from recap.core.schedule import Group, Ramp, Schedule, Step, cosine, from_counts, from_ratios, linear, power
 from recap.core.selection import ConfidenceOrder, RandomOrder
+from recap.filling import fill
 from recap.models.accelerate import accelerate
 from recap.models.adapter import Adapter
 from recap.models.described import DescribedAdapter, Description, Rotary
 from recap.models.mage import MAGE, MAGEAdapter, MAGEConfig
 from recap.models.mar import MAR, MARAdapter, MARConfig
+from recap.models.masked_lm import MaskedLMAdapter
 from recap.models.maskgit import MaskGIT, MaskGITAdapter, MaskGITConfig
 from recap.models.sizes import Sizes
 from recap.pipeline import Output, Pipeline, load
@@ -29,6 +32,7 @@ __all__ = [
     "MAR",
     "VQGAN",
     "Adapter",
+    "AntiBERTy",
     "Canvas",
     "CategoricalHead",
     "CheckpointError",
@@ -47,6 +51,7 @@ __all__ = [
     "MaskGIT",
     "MaskGITAdapter",
     "MaskGITConfig",
+    "MaskedLMAdapter",
     "Noise",
     "Output",
     "Pipeline",
@@ -61,6 +66,7 @@ __all__ = [
     "VQGANConfig",
     "accelerate",
     "cosine",
+    "fill",
     "from_counts",
     "from_ratios",
     "grouped_decode",
