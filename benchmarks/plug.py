@@ -157,10 +157,8 @@ def denoiser_error(net: Any, adapter: recap.Adapter) -> float:
     features, x = noise(1).normal(5, adapter.config.width), noise(1, 1).normal(5, head.channels)
     worst = 0.0
     for timestep in (0, 500, 999):
-        times = net.diffloss.net.time_embed(torch.tensor([timestep]))
-        changes = next(head._changes(times, net.diffloss.net.cond_embed(features)))
         theirs = net.diffloss.net(x[0], torch.full((5,), timestep), features[0])
-        worst = max(worst, distance(head.predict(x, changes)[0], theirs))
+        worst = max(worst, distance(head.predict_at(x, features, timestep)[0], theirs))
     return worst
 
 

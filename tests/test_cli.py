@@ -165,6 +165,17 @@ def test_verify_fails_on_weights_that_are_no_numbers(capsys: Capture, tmp_path: 
     assert "FAIL" in capsys.readouterr().out
 
 
+def test_verify_of_a_model_of_ones_own(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = "from tests import tiny\nmodel = tiny.model('mage')\nnet, none = model.module, dict\n"
+    (tmp_path / "recap_tried.py").write_text(mine + "def make(): return model\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("model", "net", "make"):
+        assert main(["verify", f"recap_tried:{name}"]) == 0
+    for wrong, why in (("recap_tried:other", "leads nowhere"), ("recap_tried:none", "gives a dict")):
+        assert main(["verify", wrong]) == 2
+        assert why in capsys.readouterr().err
+
+
 def test_verify_of_a_folder(capsys: Capture, tmp_path: Path) -> None:
     folder = str(save_pretrained(randomize(build(tinies.CONFIGS["maskgit"])), tmp_path / "m"))
     assert main(["verify", folder]) == 0

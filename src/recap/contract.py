@@ -18,6 +18,8 @@ from recap.core.noise import Noise, image_generators
 from recap.core.protocols import Selector
 from recap.core.schedule import Schedule, from_counts
 from recap.models.adapter import Adapter
+from recap.models.mar.denoiser import Denoiser
+from recap.models.mar.diffusion import DiffusionHead
 from recap.models.zoo import adapt
 
 TOLERANCE = 1e-5  # relative to the largest value, in float32
@@ -98,8 +100,21 @@ class Contract:
     def full_is_plain(self) -> Iterator[float]:
         for decoded in (0, self.size // 3, self.size - 1):
             canvas, _ = self.scene(decoded)
-            ours = self.model.prediction(self.model.full(canvas, None, slice(0, self.size)))
-            yield distance(ours, take(self.model.plain(canvas, self.labels(2)), canvas.order))
+            features = self.model.full(canvas, None, slice(0, self.size))
+            plain = take(self.model.plain(canvas, self.labels(2)), canvas.order)
+            yield distance(self.model.prediction(features), plain)
+        if isinstance(self.model.head, DiffusionHead):
+            yield from self.denoiser_is_plain(self.model.head, features[:, :5])
+
+    def denoiser_is_plain(self, head: DiffusionHead, features: Tensor) -> Iterator[float]:
+        """The same for the network that draws tokens: our parts of it against its own forward."""
+        if features.dtype != torch.float32 and not isinstance(head.net, Denoiser):
+            return  # the authors' own forward is for float32
+        x = self.noise(range(len(features)), offset=3000).normal(features.shape[1], head.channels).to(features.dtype)
+        for timestep in (0, 500, 999):
+            times = torch.full((x.shape[0] * x.shape[1],), timestep, device=x.device)
+            own = head.net(x.flatten(0, 1), times, features.flatten(0, 1))
+            yield distance(head.predict_at(x, features, timestep).flatten(0, 1), own)
 
     def unchanged(self) -> Iterator[float]:
         for context in (0, self.size // 3):

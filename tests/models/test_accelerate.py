@@ -128,6 +128,14 @@ def test_the_plain_forward_is_the_objects_own(family: str) -> None:
     assert not recap.verify(adapter)[0].ok
 
 
+def test_so_is_that_of_the_denoiser() -> None:
+    net: Any = build("mar")
+    block = net.diffloss.net.res_blocks[1]
+    own = block.forward
+    block.forward = lambda *args: own(*args) + 0.1
+    assert not recap.verify(net)[0].ok
+
+
 @pytest.mark.parametrize("family", STANDINS)
 def test_sizes_are_those_of_the_object(family: str) -> None:
     adapter = recap.accelerate(build(family))
@@ -151,9 +159,8 @@ def test_the_diffusion_head_says_what_the_objects_denoiser_says() -> None:
         denoiser: Any = net.get_submodule("diffloss.net")
         x, features = tiny.noise(1).normal(5, 4), tiny.noise(1, 3).normal(5, 32)
         for t in (0, 500, 999):
-            changes = next(head._changes(denoiser.time_embed(torch.tensor([t])), denoiser.cond_embed(features)))
             expected = denoiser(x[0], torch.full((5,), t), features[0])
-            assert distance(head.predict(x, changes)[0], expected) < 1e-5
+            assert distance(head.predict_at(x, features, t)[0], expected) < 1e-5
 
 
 def test_other_precisions_need_no_help() -> None:
@@ -170,6 +177,17 @@ def test_training_mode_is_refused_and_not_changed(family: str) -> None:
         recap.accelerate(net)
     assert quiet.training
     assert not net.training
+
+
+@pytest.mark.parametrize("family", STANDINS)
+def test_no_run_begins_while_dropout_acts(family: str) -> None:
+    net = build(family)
+    adapter = recap.accelerate(net)
+    net.train()
+    with pytest.raises(ValueError, match=r"training mode.*would drop 50%"):
+        decode(adapter)
+    net.eval()
+    decode(adapter)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +270,19 @@ def test_fused_kernels_draw_the_same_from_a_foreign_object(family: str, variant:
 
     adapter = recap.accelerate(build(family, **VARIANTS[variant]))
     assert distance(decode(fused(adapter)), decode(adapter)) < 1e-4
+
+
+@pytest.mark.parametrize("family", STANDINS)
+def test_a_foreign_object_is_replayed_like_ours(family: str) -> None:
+    pytest.importorskip("triton")
+    from recap.engine import graphs
+    from tests.engine.test_engines import Pretended
+
+    adapter, capture = recap.accelerate(build(family)), Pretended()
+    quick = graphs.graphed(adapter, capture)
+    for _ in range(3):
+        assert distance(decode(quick), decode(adapter)) < 1e-5
+    assert capture.replayed
 
 
 @torch.inference_mode()

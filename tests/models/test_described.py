@@ -206,6 +206,22 @@ def test_padding_is_not_seen() -> None:
     )
 
 
+def test_it_is_replayed_like_ours() -> None:
+    pytest.importorskip("triton")
+    from recap.engine import graphs
+    from tests.engine.test_engines import Pretended
+
+    net, description = made(True, False, Rotary(), "")
+    adapter, capture = recap.accelerate(net, description), Pretended()
+    quick = graphs.graphed(adapter, capture)
+    schedule = recap.linear(N, full=2, local=2)
+    for _ in range(3):
+        runs = (recap.grouped_decode(m, None, schedule, m.selector(), tiny.noise(2)) for m in (quick, adapter))
+        (*_, ours), (*_, plain) = runs
+        assert torch.equal(ours.raster(), plain.raster())
+    assert capture.replayed
+
+
 def test_padding_has_to_be_told_to_the_networks_own_forward() -> None:
     net, description = made(True, False, None, "module")
     adapter = recap.accelerate(net, replace(description, pad_id=1))

@@ -179,7 +179,7 @@ class FusedDiffusionHead(DiffusionHead):
         if table not in self._prepared:
             with torch.inference_mode(False), torch.no_grad():
                 rows = [[u.a, u.b, u.c, u.d, u.log_high, u.log_low, u.lean, 0.0] for u in table]
-                times = self.embed_times(table, self.weight)
+                times = self.embed_times(self._timesteps(table, device), self.weight.dtype)
                 self._prepared[table] = torch.tensor(rows, device=device), times
         return self._prepared[table]
 

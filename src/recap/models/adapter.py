@@ -49,6 +49,7 @@ class Adapter(ABC):
 
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
         """An empty canvas whose rows arrive in `order` (B, N), with the embedded condition."""
+        self.check_mode()
         if labels is not None:
             raise ValueError("this model is unconditional and takes no labels; say how many images instead")
         return Canvas(tokens=torch.full_like(order, self.config.mask_id), order=order)
@@ -108,6 +109,15 @@ class Adapter(ABC):
                 raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
             setattr(other, name, value)
         return other
+
+    def check_mode(self) -> None:
+        """Refuse to begin a run while dropout acts; the mode of the network is its owner's to change."""
+        for name, part in self.module.named_modules():
+            if part.training and isinstance(part, nn.Dropout) and part.p:
+                raise ValueError(
+                    f"{type(self.module).__name__} is in training mode, and its {name} would drop {part.p:.0%} of "
+                    f"its inputs; call .eval() on it first"
+                )
 
     def check_labels(self, labels: Tensor | None, order: Tensor) -> Tensor:
         """One integer label for each image; the range is the caller's to check, since that would synchronise."""

@@ -41,11 +41,10 @@ class MAGEAdapter(Adapter):
         return self.replace(encoder_blocks=[], decoder_blocks=self.decoder_blocks[:1])
 
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
-        if labels is not None:
-            raise ValueError("this model is unconditional and takes no labels; say how many images instead")
+        canvas = super().start(labels, order, branches)
         first = torch.zeros_like(order[:, :1])
-        prefix = embed(self.net.token_emb, first + self.config.fake_class, first)  # (B, 1, D)
-        return Canvas(tokens=torch.full_like(order, self.config.mask_id), order=order, condition=prefix)
+        canvas.condition = embed(self.net.token_emb, first + self.config.fake_class, first)  # (B, 1, D)
+        return canvas
 
     def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
         ids = canvas.raster()

@@ -50,6 +50,7 @@ class MARAdapter(Adapter):
         return self.replace(encoder_blocks=[], decoder_blocks=self.decoder_blocks[:1])
 
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
+        self.check_mode()
         net, p = self.net, self.config.buffer
         condition = self._condition(labels, order, branches)
         return Canvas(

@@ -160,7 +160,7 @@ class DiffusionHead:
         """
         table = updates(random.shape[1]) if table is None else table
         # (S, w), once for a draw and not once for a token
-        times = self.embed_times(table, features)
+        times = self.embed_times(self._timesteps(table, features.device), features.dtype)
         condition = self.net.cond_embed(features)  # (branches * B, n, w), constant over the steps
         x = random[:, 0]
         last = torch.zeros_like(x)
@@ -200,14 +200,18 @@ class DiffusionHead:
         shift, scale = changes[-1].chunk(2, dim=-1)
         return self.net.final_layer.linear(self.last_norm(h) * (1 + scale) + shift)
 
-    def embed_times(self, table: tuple[Update, ...], like: Tensor) -> Tensor:
-        """The embedded timesteps of the process (S, w), on the device and in the precision of `like`."""
-        layer, times = self.net.time_embed, self._timesteps(table, like.device)
+    def embed_times(self, times: Tensor, dtype: torch.dtype) -> Tensor:
+        """Timesteps (S) embedded (S, w)."""
+        layer = self.net.time_embed
         if not hasattr(layer, "timestep_embedding"):
             return layer(times)
         # the authors' layer makes its waves in float32, whatever the precision of what follows
-        waves = layer.timestep_embedding(times, layer.frequency_embedding_size)
-        return layer.mlp(waves.to(like.dtype))
+        return layer.mlp(layer.timestep_embedding(times, layer.frequency_embedding_size).to(dtype))
+
+    def predict_at(self, x: Tensor, features: Tensor, timestep: int) -> Tensor:
+        """What the network says of noisy tokens (B, n, C) at one of the trained steps, by its parts."""
+        times = self.embed_times(torch.tensor([timestep], device=x.device), features.dtype)
+        return self.predict(x, next(self._changes(times, self.net.cond_embed(features))))
 
     def _timesteps(self, table: tuple[Update, ...], device: torch.device) -> Tensor:
         """The timesteps of the process on the device, brought there once and not in every draw."""

@@ -41,6 +41,7 @@ class MaskGITAdapter(Adapter):
         return self.replace(in_blocks=[], out_blocks=[])
 
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
+        self.check_mode()
         ids = torch.full_like(order, self.config.mask_id)
         classes = self._labels(labels, order, branches).unsqueeze(1)
         prefix = embed(self.net.context_embed, classes, torch.zeros_like(classes))  # (GB, 1, D)
