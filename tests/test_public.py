@@ -11,8 +11,11 @@ import pytest
 import recap
 
 NAMES = [
+    "CentreOut",
     "CheckpointError",
     "ConfidenceOrder",
+    "Edited",
+    "FixedOrder",
     "Group",
     "KLVAE",
     "KLVAEConfig",
@@ -31,11 +34,13 @@ NAMES = [
     "Pipeline",
     "Ramp",
     "RandomOrder",
+    "RasterOrder",
     "Schedule",
     "Step",
     "VQGAN",
     "VQGANConfig",
     "cosine",
+    "fit",
     "from_counts",
     "from_ratios",
     "grouped_decode",

@@ -7,7 +7,9 @@ from recap.core.decode import grouped_decode
 from recap.core.noise import Noise, image_generators
 from recap.core.presets import published
 from recap.core.schedule import Group, Ramp, Schedule, Step, cosine, from_counts, from_ratios, linear, power
-from recap.core.selection import ConfidenceOrder, RandomOrder
+from recap.core.selection import CentreOut, ConfidenceOrder, FixedOrder, RandomOrder, RasterOrder
+from recap.editing import Edited
+from recap.images import fit
 from recap.models.mage import MAGE, MAGEAdapter, MAGEConfig
 from recap.models.mar import MAR, MARAdapter, MARConfig
 from recap.models.maskgit import MaskGIT, MaskGITAdapter, MaskGITConfig
@@ -22,8 +24,11 @@ __all__ = [
     "MAGE",
     "MAR",
     "VQGAN",
+    "CentreOut",
     "CheckpointError",
     "ConfidenceOrder",
+    "Edited",
+    "FixedOrder",
     "Group",
     "KLVAEConfig",
     "Known",
@@ -39,10 +44,12 @@ __all__ = [
     "Pipeline",
     "Ramp",
     "RandomOrder",
+    "RasterOrder",
     "Schedule",
     "Step",
     "VQGANConfig",
     "cosine",
+    "fit",
     "from_counts",
     "from_ratios",
     "grouped_decode",
