@@ -110,7 +110,7 @@ def start_of(
     earlier = getattr(image, "tokens", None)
     if isinstance(earlier, Tensor):
         check_tokens(pipe.model, earlier)
-        return (pipe.decode(earlier, "pt") if paste else None), earlier
+        return (pipe.decode(earlier, "pt") if paste else None), earlier.to(pipe.device)
     pixels = batch_of(image, pipe.side)  # type: ignore[arg-type]
     return (pixels if paste else None), pipe.encode(pixels)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import Tensor
 
 Picture = Image.Image | np.ndarray | Tensor
 WHITE = 128  # of an 8-bit mask: this and more is to be redrawn
+VEIL = 224  # of 255: how much of a picture its mask covers where both are shown
+PLACES = ("left", "right", "top", "bottom", "center")
 
 
 def batch_of(images: Picture | Sequence[Picture], side: int) -> Tensor:
@@ -57,6 +60,50 @@ def fit(image: Image.Image, side: int, *, mask: bool = False) -> Image.Image:
     white = image.convert("L").point(lambda value: 255 if value >= WHITE else 0)
     small = white.resize((side, side), Image.Resampling.BOX, box=box)
     return small.point(lambda value: 255 if value else 0)
+
+
+def box_mask(side: int, left: int, top: int, right: int, bottom: int) -> Image.Image:
+    """A mask that is white from `left` and `top` up to, but without, `right` and `bottom`."""
+    if not (0 <= left < right <= side and 0 <= top < bottom <= side):
+        raise ValueError(
+            f"the box {left},{top},{right},{bottom} is no part of {side} x {side} pixels; give left,top,right,bottom "
+            f"with 0 <= left < right <= {side} and 0 <= top < bottom <= {side}"
+        )
+    mask = Image.new("L", (side, side), 0)
+    mask.paste(255, (left, top, right, bottom))
+    return mask
+
+
+def keep_mask(side: int, where: str, share: float) -> Image.Image:
+    """A mask that is black over a share of the image at its left, right, top, bottom or center, white elsewhere.
+
+    The share is one of a side's length: what is kept at the center is a square of that side.
+    """
+    if where not in PLACES:
+        raise ValueError(f"{where!r} is no place to keep; give one of {', '.join(PLACES)}")
+    kept = round(side * share)
+    if not 0 < kept < side:
+        raise ValueError(f"a share of {share} of {side} pixels would keep all or nothing; give one between 0 and 1")
+    first = (side - kept) // 2
+    boxes = {
+        "left": (0, 0, kept, side),
+        "right": (side - kept, 0, side, side),
+        "top": (0, 0, side, kept),
+        "bottom": (0, side - kept, side, side),
+        "center": (first, first, first + kept, first + kept),
+    }
+    mask = Image.new("L", (side, side), 255)
+    mask.paste(0, boxes[where])
+    return mask
+
+
+def marked(image: Image.Image, masked: Tensor) -> Image.Image:
+    """The image with a veil over the tokens that `masked` (N) says are drawn anew."""
+    side = math.isqrt(len(masked))
+    veil = Image.fromarray(masked.cpu().view(side, side).numpy().astype(np.uint8) * VEIL)
+    return Image.composite(
+        Image.new("RGB", image.size, "white"), image, veil.resize(image.size, Image.Resampling.NEAREST)
+    )
 
 
 def _each(given: Picture | Sequence[Picture], name: str) -> list[Picture]:
