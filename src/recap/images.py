@@ -57,9 +57,11 @@ def fit(image: Image.Image, side: int, *, mask: bool = False) -> Image.Image:
     box = (left, top, left + least, top + least)
     if not mask:
         return image.convert("RGB").resize((side, side), Image.Resampling.LANCZOS, box=box)
-    white = image.convert("L").point(lambda value: 255 if value >= WHITE else 0)
-    small = white.resize((side, side), Image.Resampling.BOX, box=box)
-    return small.point(lambda value: 255 if value else 0)
+    white = np.asarray(image.convert("L").crop(box)) >= WHITE
+    for axis in (0, 1):
+        spans = [slice(i * least // side, -(-(i + 1) * least // side)) for i in range(side)]
+        white = np.stack([white.take(range(least)[span], axis).any(axis) for span in spans], axis)
+    return Image.fromarray(white.astype(np.uint8) * 255)
 
 
 def box_mask(side: int, left: int, top: int, right: int, bottom: int) -> Image.Image:

@@ -120,10 +120,9 @@ def draw(
 
 def pictures_of(args: argparse.Namespace, side: int) -> tuple[Image.Image, Image.Image | None]:
     """The picture, and the mask if there is one, in the model's size where --fit asks for it."""
-    image = ImageOps.exif_transpose(Image.open(args.image)).convert("RGB")
-    mask = None
+    image, mask = opened(args.image, "RGB"), None
     if args.mask is not None:
-        mask = Image.open(args.mask).convert("L")
+        mask = opened(args.mask, "L")
         if mask.size != image.size:
             raise ValueError(
                 f"the mask is {mask.width} x {mask.height} pixels but the image {image.width} x {image.height}; "
@@ -140,6 +139,12 @@ def pictures_of(args: argparse.Namespace, side: int) -> tuple[Image.Image, Image
         except ValueError as error:
             raise ValueError(f"--keep {args.keep}: {error}") from error
     return image, mask
+
+
+def opened(path: str, mode: str) -> Image.Image:
+    """A picture from a file, upright."""
+    with Image.open(path) as picture:
+        return ImageOps.exif_transpose(picture).convert(mode)
 
 
 def numbers(box: str) -> list[int]:
