@@ -10,8 +10,10 @@ from recap.core.heads import CategoricalHead
 from recap.core.noise import Noise, image_generators
 from recap.core.presets import published
 from recap.core.schedule import Group, Ramp, Schedule, Step, cosine, from_counts, from_ratios, linear, power
-from recap.core.selection import ConfidenceOrder, RandomOrder
+from recap.core.selection import CentreOut, ConfidenceOrder, FixedOrder, RandomOrder, RasterOrder
+from recap.editing import Edited
 from recap.filling import fill
+from recap.images import fit
 from recap.models.accelerate import accelerate
 from recap.models.adapter import Adapter
 from recap.models.described import DescribedAdapter, Description, Rotary
@@ -35,11 +37,14 @@ __all__ = [
     "AntiBERTy",
     "Canvas",
     "CategoricalHead",
+    "CentreOut",
     "CheckpointError",
     "ConfidenceOrder",
     "ContextCache",
     "DescribedAdapter",
     "Description",
+    "Edited",
+    "FixedOrder",
     "Group",
     "KLVAEConfig",
     "Known",
@@ -57,6 +62,7 @@ __all__ = [
     "Pipeline",
     "Ramp",
     "RandomOrder",
+    "RasterOrder",
     "Report",
     "Rotary",
     "Rows",
@@ -67,6 +73,7 @@ __all__ = [
     "accelerate",
     "cosine",
     "fill",
+    "fit",
     "from_counts",
     "from_ratios",
     "grouped_decode",

@@ -10,6 +10,7 @@ from recap.cli import (
     bench,
     convert,
     drift,
+    edit,
     evaluate,
     fill,
     models,
@@ -22,7 +23,7 @@ from recap.cli import (
     verify,
 )
 
-COMMANDS = (sample, fill, evaluate, drift, sweep, report, bench, profile, verify, plan, convert, models, train)
+COMMANDS = (sample, edit, fill, evaluate, drift, sweep, report, bench, profile, verify, plan, convert, models, train)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -94,6 +94,15 @@ class Canvas:
         evidence = draw.values if draw.confidence is None else draw.confidence
         self.sound &= torch.isfinite(evidence).flatten(1).all(dim=1)
 
+    @torch.inference_mode()
+    def revise(self, tokens: Tensor) -> None:
+        """Other values for the decoded rows, from `tokens` in raster order; caches hear of it when next filled."""
+        if tokens.shape != self.tokens.shape:
+            raise ValueError(
+                f"tokens are {tuple(tokens.shape)} but this canvas has {tuple(self.tokens.shape)}; give all of them"
+            )
+        self.tokens[:, : self.decoded] = take(tokens.to(self.tokens.device), self.order[:, : self.decoded])
+
     def reorder(self, ranking: Tensor) -> None:
         """Let the masked rows arrive in another order; `ranking` (B, N - decoded) indexes them."""
         slots = torch.arange(self.size, device=self.order.device).repeat(self.batch, 1)

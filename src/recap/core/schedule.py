@@ -176,7 +176,7 @@ class Schedule:
                 f"the schedule is for runs that begin with {self.known} known tokens but {known} are known; "
                 f"build it with known={known}"
             )
-        return replace(self, known=known)
+        return self if known == self.known else replace(self, known=known)
 
     def after(self, known: int) -> Schedule:
         """What is left of this schedule when `known` tokens more are there already."""
