@@ -132,7 +132,7 @@ def test_so_is_that_of_the_denoiser() -> None:
     net: Any = build("mar")
     block = net.diffloss.net.res_blocks[1]
     own = block.forward
-    block.forward = lambda *args: own(*args) + 0.1
+    block.forward = lambda *args: own(*args).roll(1, -1)
     assert not recap.verify(net)[0].ok
 
 
