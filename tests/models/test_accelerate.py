@@ -220,6 +220,12 @@ def test_what_is_missing_in_a_block_is_named() -> None:
             lambda net: setattr(net, "decoder_pos_embed_learned", nn.Parameter(torch.zeros(1, 19, 8))),
             "decoder_pos_embed_learned is",
         ),
+        (
+            "mar",
+            lambda net: setattr(net.encoder_blocks[1].attn, "gate", nn.Linear(2, 2).eval()),
+            r"block 1 of.*attn\.gate is",
+        ),
+        ("mar", lambda net: setattr(net.decoder_blocks[0].attn, "head_dim", 5), r"block 0 of.*attn\.head_dim"),
     ],
 )
 def test_what_does_not_fit_is_named(family: str, change: Any, match: str) -> None:

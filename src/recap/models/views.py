@@ -75,9 +75,14 @@ def view_block(block: Any, width: int, purpose: str) -> Any:
     for path in ("norm1", "norm2", "mlp", "attn.qkv", "attn.proj", "attn.num_heads"):
         find(block, path, purpose)
     attn = block.attn
+    inside = attn.num_heads * getattr(attn, "head_dim", width // attn.num_heads)
+    if inside != width:
+        raise ValueError(f"{purpose} needs heads of {width} numbers together; attn.head_dim makes them {inside}")
+    if active(attn, "gate") is not None:
+        raise ValueError(f"{purpose} knows no gates, but attn.gate is a {type(attn.gate).__name__}; write an adapter")
     q_norm, k_norm, norm = (active(attn, name) for name in ("q_norm", "k_norm", "norm"))
     first, second = active(block, "ls1"), active(block, "ls2")
-    scale = getattr(attn, "scale", None)
+    scale = None if getattr(attn, "fused_attn", False) else getattr(attn, "scale", None)  # torch's has its own
     gain = scale * (width / attn.num_heads) ** 0.5 if isinstance(scale, float) else 1.0
     gain = 1.0 if abs(gain - 1.0) < 1e-6 else gain
     if q_norm is k_norm is norm is first is second is None and gain == 1.0:
