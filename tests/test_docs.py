@@ -1,6 +1,9 @@
 """The pages of the documentation say what is true: their code runs as it is printed."""
 
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,19 @@ def test_the_page_on_plugging_in_runs_as_it_is_printed(capsys: pytest.CaptureFix
     printed = without_errors(capsys.readouterr().out)
     ((_, shown),) = blocks("plug-in.md", "text")
     assert printed == without_errors(shown)
+
+
+def test_the_page_on_antibodies_runs_as_it_is_printed() -> None:
+    if not all(importlib.util.find_spec(name) for name in ("antiberty", "transformers")):
+        pytest.skip("antiberty and transformers are not installed")
+    ((line, code),) = blocks("antibodies.md", "python")
+    exec(compile("\n" * (line - 1) + code, str(DOCS / "antibodies.md"), "exec"), {})
+    ((_, shown), *_) = blocks("antibodies.md", "console")
+    command, printed = shown.strip().split("\n")[1:]
+    done = subprocess.run(
+        [sys.executable, "-m", *command.removeprefix("$ ").split()], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, printed)
 
 
 def without_errors(text: str) -> str:

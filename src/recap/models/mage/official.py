@@ -12,7 +12,8 @@ from recap.models.find import find
 from recap.models.mage.config import MAGEConfig
 
 NEEDS = (
-    "token_emb.word_embeddings",
+    "token_emb.word_embeddings.num_embeddings",
+    "token_emb.word_embeddings.embedding_dim",
     "token_emb.position_embeddings",
     "token_emb.LayerNorm",
     "blocks",
@@ -38,14 +39,14 @@ def sizes_of(net: nn.Module) -> MAGEConfig:
             "pad_with_cls_token is False; only decoders whose masked positions are padded with the class token's "
             "output are known here, as the published models are"
         )
-    width, inside = part["decoder_pos_embed_learned"].shape[2], part["token_emb.word_embeddings"].embedding_dim
+    width, inside = part["decoder_pos_embed_learned"].shape[2], part["token_emb.word_embeddings.embedding_dim"]
     if width != inside:
         raise ValueError(
             f"decoder_pos_embed_learned is {width} wide and token_emb.word_embeddings {inside}; "
             f"encoder and decoder of one width are expected"
         )
     codes, mask = part["codebook_size"], part["mask_token_label"]
-    words = part["token_emb.word_embeddings"].num_embeddings
+    words = part["token_emb.word_embeddings.num_embeddings"]
     if mask != words - 1:
         raise ValueError(f"mask_token_label is {mask}; expected the last of the {words} words of token_emb")
     return MAGEConfig(

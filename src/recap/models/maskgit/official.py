@@ -11,10 +11,11 @@ from recap.models.find import find
 from recap.models.maskgit.config import MaskGITConfig
 
 NEEDS = (
-    "token_emb.word_embeddings",
-    "token_emb.position_embeddings",
+    "token_emb.word_embeddings.num_embeddings",
+    "token_emb.word_embeddings.embedding_dim",
+    "token_emb.position_embeddings.num_embeddings",
     "token_emb.LayerNorm",
-    "context_embed.word_embeddings",
+    "context_embed.word_embeddings.num_embeddings",
     "context_embed.position_embeddings",
     "context_embed.LayerNorm",
     "in_blocks",
@@ -29,22 +30,22 @@ NEEDS = (
 def sizes_of(net: nn.Module) -> MaskGITConfig:
     """The sizes of an instance, read from its attributes."""
     part: dict[str, Any] = {path: find(net, path, "MaskGIT") for path in NEEDS}
-    words, classes = part["token_emb.word_embeddings"], part["context_embed.word_embeddings"]
-    if words.num_embeddings != part["codebook_size"] + 1:
+    words = part["token_emb.word_embeddings.num_embeddings"]
+    if words != part["codebook_size"] + 1:
         raise ValueError(
-            f"token_emb.word_embeddings has {words.num_embeddings} words for a codebook_size of "
+            f"token_emb.word_embeddings has {words} words for a codebook_size of "
             f"{part['codebook_size']}; expected one more, for the mask"
         )
     for i, block in enumerate(part["out_blocks"]):
         if find(block, "skip_linear", f"MaskGIT, for block {i} of out_blocks,") is None:
             raise ValueError(f"out_blocks[{i}].skip_linear is None; a U-ViT with long skips is expected")
     return MaskGITConfig(
-        width=words.embedding_dim,
+        width=part["token_emb.word_embeddings.embedding_dim"],
         depth=len(part["in_blocks"]) + len(part["out_blocks"]),
         heads=find(part["mid_block"], "attn.num_heads", "MaskGIT"),
-        num_tokens=part["token_emb.position_embeddings"].num_embeddings,
+        num_tokens=part["token_emb.position_embeddings.num_embeddings"],
         codes=part["codebook_size"],
-        classes=classes.num_embeddings - 1,  # the last one stands for no class
+        classes=part["context_embed.word_embeddings.num_embeddings"] - 1,  # the last one stands for no class
     )
 
 
