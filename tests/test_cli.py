@@ -138,7 +138,7 @@ def test_unparsable_input_exits_with_2(argv: list[str], capsys: Capture) -> None
 @pytest.mark.parametrize("name", ["mar-base", "mage-base", "maskgit-large"])
 def test_verify_holds(name: str, capsys: Capture) -> None:
     laws = printed(capsys, "verify", name, "--tiny", "--json")
-    assert len(laws) == 8
+    assert len(laws) == 9
     for law in laws:
         assert set(law) == {"law", "ok", "error", "tolerance"}
         assert law["ok"] is True
@@ -165,13 +165,24 @@ def test_verify_fails_on_weights_that_are_no_numbers(capsys: Capture, tmp_path: 
     assert "FAIL" in capsys.readouterr().out
 
 
+def test_verify_of_a_model_of_ones_own(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = "from tests import tiny\nmodel = tiny.model('mage')\nnet, none = model.module, dict\n"
+    (tmp_path / "recap_tried.py").write_text(mine + "def make(): return model\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("model", "net", "make"):
+        assert main(["verify", f"recap_tried:{name}"]) == 0
+    for wrong, why in (("recap_tried:other", "leads nowhere"), ("recap_tried:none", "gives a dict")):
+        assert main(["verify", wrong]) == 2
+        assert why in capsys.readouterr().err
+
+
 def test_verify_of_a_folder(capsys: Capture, tmp_path: Path) -> None:
     folder = str(save_pretrained(randomize(build(tinies.CONFIGS["maskgit"])), tmp_path / "m"))
     assert main(["verify", folder]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(folder)
-    assert lines[-1] == "all 8 laws hold"
-    assert sum(line.startswith("  ok") for line in lines) == 8
+    assert lines[-1] == "all 9 laws hold"
+    assert sum(line.startswith("  ok") for line in lines) == 9
 
 
 def test_verify_refusals(capsys: Capture, tmp_path: Path) -> None:

@@ -358,7 +358,7 @@ def test_unknown_output_is_refused(kind: Any) -> None:
 
 
 def test_other_modules_are_refused() -> None:
-    with pytest.raises(ValueError, match="known family"):
+    with pytest.raises(ValueError, match="fits none of"):
         Pipeline(build(VQ))
 
 

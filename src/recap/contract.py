@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recap.core.cache import ContextCache
-from recap.core.canvas import Canvas, Draw, take
+from recap.core.canvas import Canvas, Draw, Known, take
 from recap.core.decode import grouped_decode
 from recap.core.heads import CategoricalHead
 from recap.core.noise import Noise, image_generators
 from recap.core.protocols import Selector
 from recap.core.schedule import Schedule, from_counts
 from recap.models.adapter import Adapter
+from recap.models.mar.denoiser import Denoiser
+from recap.models.mar.diffusion import DiffusionHead
+from recap.models.zoo import adapt
 
 TOLERANCE = 1e-5  # relative to the largest value, in float32
 
@@ -33,6 +37,25 @@ class Law:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def __str__(self) -> str:
+        mark = "ok  " if self.ok else "FAIL"
+        return f"{mark}  {self.law:<48} error {self.error:.1e}  tolerance {self.tolerance:.0e}"
+
+
+class Report(tuple[Law, ...]):
+    """The laws that were checked, in order; `ok` when all of them held."""
+
+    __slots__ = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(law.ok for law in self)
+
+    def __str__(self) -> str:
+        failed = sum(not law.ok for law in self)
+        last = f"{failed} of {len(self)} laws failed" if failed else f"all {len(self)} laws hold"
+        return "\n".join([*map(str, self), last])
+
 
 class PlainModel:
     """The same model by its own forward alone: everything recomputed, in raster order, nothing cached."""
@@ -40,7 +63,8 @@ class PlainModel:
     def __init__(self, model: Adapter, labels: Tensor | None) -> None:
         self.model, self.labels = model, labels
         self.num_tokens, self.guidable, self.start = model.num_tokens, model.guidable, model.start
-        self.head = CategoricalHead(lambda logits: logits) if isinstance(model.head, CategoricalHead) else model.head
+        head = model.head
+        self.head = CategoricalHead(lambda logits: logits, head.words) if isinstance(head, CategoricalHead) else head
 
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
         return take(self.model.plain(canvas, self.labels), canvas.order[:, wanted])
@@ -62,6 +86,7 @@ class Contract:
         yield "no local steps = plain decoding, draw for draw", self.plain_decoding
         yield "batch of 1 = batch of 8, image by image", self.batches
         yield "committed tokens never change", self.committed
+        yield "known tokens never change", self.known
         yield "cache bytes = predicted bytes", self.cache_bytes
 
     def run(self) -> Iterator[Law]:
@@ -75,8 +100,21 @@ class Contract:
     def full_is_plain(self) -> Iterator[float]:
         for decoded in (0, self.size // 3, self.size - 1):
             canvas, _ = self.scene(decoded)
-            ours = self.model.prediction(self.model.full(canvas, None, slice(0, self.size)))
-            yield distance(ours, take(self.model.plain(canvas, self.labels(2)), canvas.order))
+            features = self.model.full(canvas, None, slice(0, self.size))
+            plain = take(self.model.plain(canvas, self.labels(2)), canvas.order)
+            yield distance(self.model.prediction(features), plain)
+        if isinstance(self.model.head, DiffusionHead):
+            yield from self.denoiser_is_plain(self.model.head, features[:, :5])
+
+    def denoiser_is_plain(self, head: DiffusionHead, features: Tensor) -> Iterator[float]:
+        """The same for the network that draws tokens: our parts of it against its own forward."""
+        if features.dtype != torch.float32 and not isinstance(head.net, Denoiser):
+            return  # the authors' own forward is for float32
+        x = self.noise(range(len(features)), offset=3000).normal(features.shape[1], head.channels).to(features.dtype)
+        for timestep in (0, 500, 999):
+            times = torch.full((x.shape[0] * x.shape[1],), timestep, device=x.device)
+            own = head.net(x.flatten(0, 1), times, features.flatten(0, 1))
+            yield distance(head.predict_at(x, features, timestep).flatten(0, 1), own)
 
     def unchanged(self) -> Iterator[float]:
         for context in (0, self.size // 3):
@@ -113,12 +151,16 @@ class Contract:
     def plain_decoding(self) -> Iterator[float]:
         schedule = self.schedule(full=4)
         plain = PlainModel(self.model, self.labels(2))
-        module, dtype = self.model.module, self.model.dtype
-        module.to(torch.float64)  # the first step of a diffusion multiplies rounding by thousands
+
+        def apart() -> float:
+            return distance(self.sample(self.model, schedule, [0, 1]), self.sample(plain, schedule, [0, 1]))
+
         try:
-            yield distance(self.sample(self.model, schedule, [0, 1]), self.sample(plain, schedule, [0, 1]))
-        finally:
-            module.to(dtype)  # there and back loses nothing
+            with doubled(self.model.module):  # the first step of a diffusion multiplies rounding by thousands
+                error = apart()
+        except RuntimeError:  # a layer that knows one precision alone, as quantized ones may
+            error = apart()
+        yield error
 
     def batches(self) -> Iterator[float]:
         schedule = self.schedule(full=2, local=4, chain=3)
@@ -139,6 +181,14 @@ class Contract:
             assert before is not None
             everywhere = before[1].sort(dim=1).values == torch.arange(self.size, device=self.model.device)
             yield float(not everywhere.all())
+
+    def known(self) -> Iterator[float]:
+        for count in (1, self.size // 2):
+            schedule = self.schedule(full=2, local=2, tokens=self.size - count)
+            order = self.noise(range(2), offset=2000).permutation(self.size)
+            tokens, masked = self.scene(self.size)[0].raster(), order >= count
+            *_, canvas = self.steps(self.model, schedule, [0, 1], Known(tokens, masked))
+            yield float((canvas.raster()[~masked] != tokens[~masked]).any() or canvas.masked.any())
 
     def cache_bytes(self) -> Iterator[float]:
         for chain in (1, 3):
@@ -170,7 +220,9 @@ class Contract:
     def commit(self, canvas: Canvas, tokens: int) -> None:
         noise = self.noise(range(2), offset=1 + canvas.decoded)
         if self.reranks:
-            canvas.commit(Draw((noise.uniform(tokens) * self.model.config.codes).long()))
+            assert isinstance(self.model.head, CategoricalHead)
+            ids = (noise.uniform(tokens) * self.model.config.codes).long()
+            canvas.commit(Draw(self.model.head.named(ids)))
         else:
             canvas.commit(Draw(noise.normal(tokens, canvas.tokens.shape[2])))
 
@@ -184,13 +236,13 @@ class Contract:
         canvas.slots = slots
         return exact
 
-    def schedule(self, full: int, local: int = 0, chain: int = 1) -> Schedule:
+    def schedule(self, full: int, local: int = 0, chain: int = 1, tokens: int | None = None) -> Schedule:
         """Even counts, so that every path is busy; few diffusion steps, since their number changes no law."""
-        steps = full + local
-        sizes = [self.size * (s + 1) // steps - self.size * s // steps for s in range(steps)]
+        steps, tokens = full + local, tokens or self.size
+        sizes = [tokens * (s + 1) // steps - tokens * s // steps for s in range(steps)]
         guidance = 1.5 if self.model.guidable else 1.0
         return from_counts(
-            self.size,
+            tokens,
             sizes,
             full=full,
             local=local,
@@ -201,10 +253,10 @@ class Contract:
             head_steps=(5, 4),
         )
 
-    def steps(self, model: Any, schedule: Schedule, images: Any) -> Iterator[Canvas]:
+    def steps(self, model: Any, schedule: Schedule, images: Any, known: Known | None = None) -> Iterator[Canvas]:
         images = list(images)
         labels = self.labels(len(images), images[0])
-        return grouped_decode(model, labels, schedule, self.selector, self.noise(images))
+        return grouped_decode(model, labels, schedule, self.selector, self.noise(images), known)
 
     def sample(self, model: Any, schedule: Schedule, images: Any) -> Tensor:
         *_, canvas = self.steps(model, schedule, images)
@@ -220,9 +272,30 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-12))
 
 
-def verify(model: Adapter, selector: Selector, *, seed: int = 0, tolerance: float = TOLERANCE) -> list[Law]:
-    """Check every law on a model; `all(law.ok for law in verify(...))` is the acceptance test."""
-    return list(Contract(model, selector, seed, tolerance).run())
+@contextmanager
+def doubled(module: nn.Module) -> Iterator[None]:
+    """A network in float64 for a while; then its own tensors are back, at the same addresses."""
+    parameters = [(parameter, parameter.data) for parameter in module.parameters()]
+    buffers = [(part, name, buffer) for part in module.modules() for name, buffer in part._buffers.items()]
+    module.to(torch.float64)
+    try:
+        yield
+    finally:
+        for parameter, values in parameters:
+            parameter.data = values
+        for part, name, buffer in buffers:
+            part._buffers[name] = buffer
 
 
-__all__ = ["Contract", "Law", "verify"]
+def verify(
+    model: Adapter | nn.Module, selector: Selector | None = None, *, seed: int = 0, tolerance: float = TOLERANCE
+) -> Report:
+    """Check every law on a model, ours or anybody's: `verify(model).ok` is the acceptance test.
+
+    A model is an adapter or what `recap.accelerate` takes; the selector is its own unless another is given.
+    """
+    adapter = adapt(model) if isinstance(model, nn.Module) else model
+    return Report(Contract(adapter, selector or adapter.selector(), seed, tolerance).run())
+
+
+__all__ = ["Contract", "Law", "Report", "verify"]

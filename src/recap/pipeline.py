@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from recap import weights
-from recap.checkpoints import CheckpointError, load_pretrained, save_pretrained
-from recap.checkpoints.about import read_about
-from recap.checkpoints.folder import CONFIG, read_config
-from recap.core.canvas import Canvas
+from recap import editing
+from recap.checkpoints import CheckpointError, save_pretrained
+from recap.core.canvas import Canvas, Known
 from recap.core.decode import check_fit, grouped_decode
-from recap.core.noise import image_generators
 from recap.core.presets import PUBLISHED, Grouping, Sampling, usual_guidance
 from recap.core.protocols import Selector
 from recap.core.schedule import Ramp, Schedule
+from recap.editing import Choice, Edited, at_random, fresh_start
 from recap.engine import noise_with, with_engine
+from recap.images import Picture, as_type, batch_of
+from recap.inputs import Generators, Labels, generators_of, labels_of
 from recap.labels import find_class
+from recap.loading import check_pair, model_folder, read_parts
 from recap.models.adapter import Adapter
-from recap.models.zoo import FAMILIES, adapt, family_of
+from recap.models.zoo import adapt, usual_setting
 from recap.tokenizers import KLVAE, VQGAN
+from recap.tokenizers.images import check_square
 
 OUTPUT_TYPES = ("pil", "np", "pt", "latent")
 Callback = Callable[["Pipeline", int, int, dict[str, Any]], Any]
-Labels = int | Sequence[int] | Tensor | np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,13 @@ class Pipeline:
         self.model: Adapter = adapt(model) if isinstance(model, nn.Module) else model
         self.engine = "eager"
         self._plain_model, self._noise = self.model, noise_with("eager")
-        family = family_of(self.model.config)
-        self.tokenizer = tokenizer if tokenizer is not None else getattr(self.model.module, "vqgan", None)
+        inside = getattr(self.model.module, "vqgan", None)  # an official object has one of another kind
+        self.tokenizer = tokenizer or (inside if isinstance(inside, VQGAN) else None)
         if self.tokenizer is not None:
             check_pair(self.model, self.tokenizer)
-        self.selector: Selector = selector or family.selector()
-        named = sampling.preset if sampling is not None and sampling.preset in PUBLISHED else family.setting
+        self.selector: Selector = selector or self.model.selector()
+        usual = usual_setting(self.model)
+        named = sampling.preset if sampling is not None and sampling.preset in PUBLISHED else usual
         self.setting = setting or named
         self.sampling = sampling or Sampling(self.setting)
         self.class_names = None if class_names is None else tuple(class_names)
@@ -93,31 +94,24 @@ class Pipeline:
         tokenizer: nn.Module | str | Path | None = None,
         torch_dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
+        revision: str | None = None,
+        local_files_only: bool = False,
     ) -> Self:
-        """Read a model folder, or a model that comes with the package by its name.
+        """Read a model folder, a model that comes with the package by its name, or "owner/name" from the hub.
 
-        Its tokenizer is `tokenizer`, or what its `config.json` names, or lies in the sub-folder `tokenizer`.
+        Its tokenizer is `tokenizer`, or what its `config.json` names, or lies in the sub-folder `tokenizer`. The hub
+        needs the extra `hub`; with `local_files_only`, or HF_HUB_OFFLINE=1 in the environment, only what was
+        downloaded before is looked at. `revision` is a branch, tag or commit there.
         """
-        folder = model_folder(folder)
-        config = read_config(folder)
-        if config["family"] not in FAMILIES:
-            raise CheckpointError(f"{folder} holds a {config['family']}, which is a tokenizer; give a model's folder")
-        about = read_about(folder, config)
-        net = load_pretrained(folder)
-        if tokenizer is None:
-            beside = folder / "tokenizer" if (folder / "tokenizer" / CONFIG).is_file() else None
-            tokenizer = about.tokenizer or beside
-        if isinstance(tokenizer, str) and not Path(tokenizer).is_dir():
-            tokenizer = weights.find(tokenizer) or tokenizer
-        if isinstance(tokenizer, str | Path):
-            tokenizer = load_pretrained(tokenizer)
+        folder = model_folder(folder, revision=revision, local_files_only=local_files_only)
+        parts = read_parts(folder, tokenizer)
         try:
             pipe = cls(
-                net,
-                tokenizer,
-                setting=config.get("setting"),
-                sampling=about.sampling,
-                class_names=about.class_names,
+                parts.net,
+                parts.tokenizer,
+                setting=parts.setting,
+                sampling=parts.about.sampling,
+                class_names=parts.about.class_names,
             )
         except ValueError as error:
             raise CheckpointError(f"{folder}: {error}") from error
@@ -162,13 +156,23 @@ class Pipeline:
         return self.model.device
 
     def default_schedule(
-        self, full: int | None = None, local: int | None = None, plain: int | None = None
+        self,
+        full: int | None = None,
+        local: int | None = None,
+        plain: int | None = None,
+        tokens: int | None = None,
     ) -> Schedule:
-        """How this model is sampled: its own numbers of evaluations, or these."""
-        given: Grouping = {"full": full, "plain": plain}
+        """How this model is sampled: its own numbers of evaluations, or these.
+
+        With `tokens`, only so many are decoded and the others known; its own numbers shrink with their share.
+        """
+        whole = self.model.num_tokens
+        tokens = whole if tokens is None else tokens
+        given: Grouping = {"full": full, "plain": plain, "known": whole - tokens}
         if local is not None:
             given["local"] = local
-        return self.sampling.schedule(self.model.num_tokens, **given)
+        sampling = self.sampling if tokens == whole else self.sampling.scaled(tokens, whole - tokens)
+        return sampling.schedule(tokens, **given)
 
     def label(self, name: str) -> int:
         """The number of a class by its name, or by a part of it that only one class has."""
@@ -180,33 +184,44 @@ class Pipeline:
         *,
         num_images: int | None = None,
         schedule: Schedule | None = None,
-        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        generator: Generators | None = None,
         seed: int | None = None,
         guidance_scale: float | Ramp | None = None,
+        init: Tensor | Output | Edited | None = None,
+        strength: float = 0.5,
+        choose: Choice = at_random,
         output_type: str = "pil",
         callback_on_step_end: Callback | None = None,
-    ) -> Output:
+        return_dict: bool = True,
+    ) -> Any:
         """Draw one image for each label, or `num_images` of an unconditional model.
 
         generator: one for each image, or one from which a seed is drawn for each; without it, `seed` and the
         image's index give the randomness. guidance_scale: a number for the family's usual guidance (a ramp
-        from 1 for MAR, constant otherwise), or a `Ramp`. callback_on_step_end(pipe, step, decoded, {"canvas":
-        canvas}) is called after every sub-step.
+        from 1 for MAR, constant otherwise), or a `Ramp`. init: tokens, one row or one for each image, or an earlier
+        result, of which a share of `strength` is drawn anew; `choose` says which (`recap.editing`).
+        callback_on_step_end(pipe, step, decoded, {"canvas": canvas}) is called after every sub-step; if it returns
+        a dict with "tokens" in raster order, these take the place of what is decoded. Returns an `Output`, or with
+        return_dict=False a tuple of the images alone.
         """
-        if output_type not in OUTPUT_TYPES:
-            raise ValueError(f"output_type is {output_type!r}; it must be one of {', '.join(OUTPUT_TYPES)}")
-        if output_type != "latent" and self.tokenizer is None:
-            raise ValueError('this pipeline has no tokenizer; give it one, or ask for output_type="latent"')
-        schedule = self._schedule(schedule, guidance_scale)
-        steps = self.stream(labels, num_images=num_images, schedule=schedule, generator=generator, seed=seed)
-        canvas: Canvas | None = None
-        bar = tqdm(steps, total=len(schedule.steps), desc=f"decoding {schedule}", disable=not self.progress)
-        for step, canvas in enumerate(bar):
-            if callback_on_step_end is not None:
-                callback_on_step_end(self, step, canvas.decoded, {"canvas": canvas})
-        assert canvas is not None
-        tokens = self._finished(canvas)
-        return Output(self.decode(tokens, output_type), tokens, schedule)
+        self.check_output(output_type)
+        checked = labels_of(labels, num_images, self.model.classes)
+        batch = num_images if checked is None else len(checked)
+        assert batch is not None
+        generators = generators_of(batch, generator, seed)
+        known = None
+        if init is not None:
+            tokens = init if isinstance(init, Tensor) else init.tokens
+            noise = None if strength == 1 else self._noise(generators, self.device)
+            known = fresh_start(self.model, tokens, strength, choose, self._on_device(checked), noise, batch)
+        schedule = self.schedule_for(schedule, guidance_scale, 0 if known is None else known.count)
+        steps = self.stream(checked, num_images=num_images, schedule=schedule, generator=generators, known=known)
+        with self.bar(schedule, len(schedule.steps)) as bar:
+            tokens = self.follow(steps, bar, callback_on_step_end)
+        images = self.decode(tokens, output_type)
+        return Output(images, tokens, schedule) if return_dict else (images,)
+
+    edit = editing.edit
 
     def stream(
         self,
@@ -214,17 +229,51 @@ class Pipeline:
         *,
         num_images: int | None = None,
         schedule: Schedule | None = None,
-        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        generator: Generators | None = None,
         seed: int | None = None,
+        known: Known | None = None,
     ) -> Iterator[Canvas]:
-        """The canvas after every sub-step; everything is checked before the first."""
-        schedule = self._schedule(schedule, None)
-        checked = self._labels(labels, num_images)
+        """The canvas after every sub-step, from `known` tokens on; everything is checked before the first."""
+        schedule = self.schedule_for(schedule, None, 0 if known is None else known.count)
+        checked = labels_of(labels, num_images, self.model.classes)
         batch = num_images if checked is None else len(checked)
         assert batch is not None
-        noise = self._noise(self._generators(batch, generator, seed), self.device)
-        device_labels = None if checked is None else checked.to(self.device)
-        return grouped_decode(self.model, device_labels, schedule, self.selector, noise)
+        noise = self._noise(generators_of(batch, generator, seed), self.device)
+        return grouped_decode(self.model, self._on_device(checked), schedule, self.selector, noise, known)
+
+    def follow(self, steps: Iterable[Canvas], bar: Any, callback: Callback | None, first: int = 0) -> Tensor:
+        """The tokens in raster order that a run ends with; tells the bar and the callback of every sub-step."""
+        canvas: Canvas | None = None
+        for step, canvas in enumerate(steps, first):
+            if callback is not None:
+                heed(canvas, callback(self, step, canvas.decoded, {"canvas": canvas}))
+            bar.update()
+        assert canvas is not None
+        return self._finished(canvas)
+
+    def bar(self, what: object, steps: int) -> Any:
+        """The progress bar of a call."""
+        return tqdm(total=steps, desc=f"decoding {what}", disable=not self.progress)
+
+    @torch.inference_mode()
+    def encode(self, images: Picture | Sequence[Picture]) -> Tensor:
+        """The tokens (B, N) or (B, N, C) of images; each is encoded by itself and knows no neighbours."""
+        tokenizer = self.need_tokenizer()
+        device = next(tokenizer.parameters()).device
+        batch = batch_of(images, self.side).to(device)
+        return torch.cat([tokenizer.encode(image.unsqueeze(0)) for image in batch]).to(self.device)
+
+    @property
+    def side(self) -> int:
+        """Pixels along one side of an image."""
+        check_square(self.model.num_tokens)
+        return math.isqrt(self.model.num_tokens) * self.need_tokenizer().config.stride
+
+    def need_tokenizer(self) -> KLVAE | VQGAN:
+        """The tokenizer, where nothing goes without."""
+        if not isinstance(self.tokenizer, KLVAE | VQGAN):
+            raise ValueError("this pipeline has no tokenizer to read images with; give it one")
+        return self.tokenizer
 
     @torch.inference_mode()
     def decode(self, tokens: Tensor, output_type: str = "pil") -> Any:
@@ -232,74 +281,29 @@ class Pipeline:
         if output_type == "latent":
             return tokens
         assert isinstance(self.tokenizer, KLVAE | VQGAN)
-        images = self.tokenizer.decode(tokens)  # (B, 3, H, W) in [0, 1]
-        if output_type == "pt":
-            return images
-        pixels = images.permute(0, 2, 3, 1).cpu().numpy()
-        if output_type == "np":
-            return pixels
-        return [Image.fromarray(image) for image in (pixels * 255).round().astype(np.uint8)]
+        return as_type(self.tokenizer.decode(tokens), output_type)  # (B, 3, H, W) in [0, 1]
 
-    def _schedule(self, schedule: Schedule | None, guidance: float | Ramp | None) -> Schedule:
-        schedule = schedule or self.schedule or self.default_schedule()
+    def check_output(self, output_type: str) -> None:
+        """Refuse what cannot be returned, before anything is drawn."""
+        if output_type not in OUTPUT_TYPES:
+            raise ValueError(f"output_type is {output_type!r}; it must be one of {', '.join(OUTPUT_TYPES)}")
+        if output_type != "latent" and self.tokenizer is None:
+            raise ValueError('this pipeline has no tokenizer; give it one, or ask for output_type="latent"')
+
+    def schedule_for(self, schedule: Schedule | None, guidance: float | Ramp | None, known: int = 0) -> Schedule:
+        """The schedule of a run with `known` tokens: for the others, or the end of one for all."""
+        tokens = self.model.num_tokens
+        schedule = schedule or self.schedule or self.default_schedule(tokens=tokens - known)
+        if known and not schedule.known and schedule.tokens == tokens:
+            schedule = schedule.after(known)
+        schedule = schedule.knowing(known)
         if guidance is not None:
             schedule = schedule.with_guidance(usual_guidance(self.sampling.preset, guidance))
         check_fit(self.model, schedule)
         return schedule
 
-    def _labels(self, labels: Labels | None, num_images: int | None) -> Tensor | None:
-        classes = self.model.classes
-        if not classes:
-            if labels is not None:
-                raise ValueError("this model is unconditional and takes no labels; say num_images=... instead")
-            if not isinstance(num_images, int) or isinstance(num_images, bool) or num_images < 1:
-                raise ValueError(f"num_images is {num_images!r}; say how many images to draw, at least 1")
-            return None
-        if labels is None:
-            raise ValueError(f"this model draws {classes} classes; give labels, one from 0 to {classes - 1} an image")
-        checked = self._label_tensor(labels)
-        if num_images not in (None, len(checked)):
-            raise ValueError(f"{len(checked)} labels were given but num_images is {num_images}; leave num_images out")
-        outside = checked[(checked < 0) | (checked >= classes)]
-        if len(outside):
-            raise ValueError(f"label {outside[0].item()} is out of range; this model has classes 0 to {classes - 1}")
-        return checked
-
-    @staticmethod
-    def _label_tensor(labels: Labels) -> Tensor:
-        wrong = ValueError(f"labels are {labels!r}; expected an integer or a flat sequence of integers")
-        if isinstance(labels, str) or (isinstance(labels, Sequence) and any(isinstance(x, bool) for x in labels)):
-            raise wrong
-        try:
-            values = torch.as_tensor(labels).cpu()
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise wrong from error
-        if not values.numel():
-            raise ValueError("labels are empty; give at least one")
-        if values.dtype == torch.bool or values.is_floating_point() or values.is_complex() or values.ndim > 1:
-            raise wrong
-        return values.reshape(-1).long()
-
-    def _generators(
-        self, batch: int, generator: torch.Generator | Sequence[torch.Generator] | None, seed: int | None
-    ) -> list[torch.Generator]:
-        if generator is None:
-            if seed is None:
-                raise ValueError("give a seed= or a generator=, so that the images can be drawn again")
-            if not isinstance(seed, int | np.integer):
-                raise ValueError(f"seed is {seed!r}; it must be an integer")
-            return image_generators(int(seed), range(batch))
-        if seed is not None:
-            raise ValueError("give either seed= or generator=, not both")
-        if isinstance(generator, torch.Generator):
-            seeds = torch.randint(2**62, (batch,), generator=generator, device=generator.device).tolist()
-            return [torch.Generator(generator.device).manual_seed(s) for s in seeds]
-        generators = list(generator) if isinstance(generator, Sequence) else [generator]
-        if not all(isinstance(g, torch.Generator) for g in generators):
-            raise ValueError(f"generator is {generator!r}; give a torch.Generator, or one for each image")
-        if len(generators) != batch:
-            raise ValueError(f"{len(generators)} generators were given for {batch} images; give one for each")
-        return generators
+    def _on_device(self, labels: Tensor | None) -> Tensor | None:
+        return None if labels is None else labels.to(self.device)
 
     @staticmethod
     def _finished(canvas: Canvas) -> Tensor:
@@ -312,35 +316,16 @@ class Pipeline:
         return canvas.raster()
 
 
-def check_pair(model: Adapter, tokenizer: nn.Module) -> None:
-    """Refuse a tokenizer that cannot read the model's tokens, before anything is sampled."""
-    codes = getattr(model.config, "codes", None)
-    drawn = f"{codes} codes" if codes is not None else f"{model.config.channels} latent channels"
-    read = "neither codes nor latents"
-    if isinstance(tokenizer, VQGAN):
-        read = f"{tokenizer.config.codes} codes"
-    elif isinstance(tokenizer, KLVAE):
-        read = f"{tokenizer.config.latent_channels} latent channels"
-    if drawn != read:
-        raise ValueError(
-            f"the model draws tokens of {drawn}, but {type(tokenizer).__name__} reads {read}; "
-            f"give the tokenizer that the model was trained with"
-        )
-
-
-def model_folder(model: str | Path) -> Path:
-    """The folder of a model that is on disk or comes with the package."""
-    try:
-        folder = weights.locate(model)
-    except ValueError as error:
-        raise CheckpointError(str(error)) from error
-    if folder is None:
-        inside = f", or use one that does: {', '.join(weights.embedded())}" if weights.embedded() else ""
-        raise CheckpointError(
-            f"{model} is a published size whose weights do not come with the package; write its official file into "
-            f"a folder with `recap convert FILE {model}`{inside}"
-        )
-    return folder
+def heed(canvas: Canvas, answer: Any) -> None:
+    """Take over what a callback returned, if that is a dict."""
+    if not isinstance(answer, Mapping):
+        return
+    unknown = set(answer) - {"canvas", "tokens"}
+    if unknown or answer.get("canvas", canvas) is not canvas:
+        what = ", ".join(sorted(map(str, unknown))) or "another canvas"
+        raise ValueError(f'callback_on_step_end returned {what}; it may return "tokens" in raster order, or None')
+    if "tokens" in answer:
+        canvas.revise(answer["tokens"])
 
 
 def load(model: str | Path, **options: Any) -> Pipeline:

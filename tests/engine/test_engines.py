@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recap import Pipeline
 from recap.contract import distance
-from recap.core.canvas import Canvas
+from recap.core.canvas import Canvas, Known
 from recap.core.decode import grouped_decode
 from recap.core.noise import Noise, image_generators
 from recap.core.schedule import Schedule, Step, from_counts
@@ -120,6 +120,33 @@ def test_replayed_draws_what_plain_draws_again_and_again(family: str) -> None:
         assert distance(drawn(quick, family, seed, noise=noise), expected[seed]) < 1e-5
     if DEVICE == "cpu":
         assert pretended.replayed > pretended.captured > 0
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_replayed_runs_from_a_known_canvas_draw_what_plain_ones_draw(family: str) -> None:
+    """Runs with nothing, more and less known take turns in the same memory."""
+    plain = model(family)
+    quick = graphs.graphed(quick_model(plain), capture())
+    tokens = tiny.values(plain, 2, 16).values.to(DEVICE)
+    guidance = 1.5 if plain.guidable else 1.0
+
+    def ended(adapter: Adapter, seed: int, masked: Tensor) -> Tensor:
+        labels = tiny.labels(adapter, 2)
+        labels = None if labels is None else labels.to(DEVICE)
+        number = int(masked[0].sum())
+        counts = [1, 1, 2, number - 4]
+        shaped = from_counts(number, counts, full=2, local=2, plain=0, guidance=guidance, head_steps=(3, 2))
+        noise = Noise(image_generators(seed, range(2)), torch.device(DEVICE))
+        canvas: Canvas
+        *_, canvas = grouped_decode(adapter, labels, shaped, tiny.selector(family), noise, Known(tokens, masked))
+        assert torch.equal(canvas.raster()[~masked], tokens[~masked])
+        return canvas.raster()
+
+    for seed in range(5):
+        for number in (16, 11, 6, 11):
+            masked = tiny.noise(2, seed).permutation(16).to(DEVICE) < number
+            assert distance(ended(quick, seed, masked), ended(plain, seed, masked)) < 1e-5
+        assert distance(drawn(quick, family, seed), drawn(plain, family, seed)) < 1e-5
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)

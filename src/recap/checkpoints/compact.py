@@ -16,6 +16,10 @@ from torch import Tensor
 from recap.checkpoints.errors import CheckpointError
 
 SCALE = "::scale"
+HOW_TO_READ = (  # in the metadata of a file
+    f"int8: row r of KEY is KEY{SCALE}[r] * KEY[r], in float32; rows run along the first dimension of KEY that is "
+    f"longer than 1. Tensors without KEY{SCALE} are values as they are. recap.load_pretrained restores them all."
+)
 LEAST = 4096  # values that make a tensor worth it
 STEPS = 127
 

@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from recap.checkpoints.compact import HOW_TO_READ, SCALE, restore
 from recap.checkpoints.compact import compact as made_compact
-from recap.checkpoints.compact import restore
 from recap.checkpoints.errors import CheckpointError
 from recap.checkpoints.strict import load_strict
 from recap.models.zoo import FAMILIES, TOKENIZERS, build, field_names
@@ -45,15 +45,18 @@ def save_pretrained(
         raise CheckpointError(f"{folder} is a file; give a folder to write {CONFIG} and {WEIGHTS} into")
     config = {"format": "recap", "family": family_name(net), **about, "config": asdict(net.config)}  # type: ignore[call-overload]
     tensors = {key: value.detach().contiguous() for key, value in net.state_dict().items()}
+    metadata = {"format": "pt"}
     if compact:
         grids = {key: value.cpu() for key, value in (scales or {}).items()}
         tensors = made_compact({key: value.cpu() for key, value in tensors.items()}, grids)
+        if any(key.endswith(SCALE) for key in tensors):
+            metadata["compact"] = HOW_TO_READ
     try:
         text = json.dumps(config, indent=2) + "\n"
     except TypeError as error:
         raise CheckpointError(f"{CONFIG} cannot hold this: {error}; give strings, numbers and lists") from error
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / WEIGHTS, lambda path: save_file(tensors, path, metadata={"format": "pt"}))
+    _replace(folder / WEIGHTS, lambda path: save_file(tensors, path, metadata=metadata))
     _replace(folder / CONFIG, lambda path: path.write_text(text))
     return folder
 

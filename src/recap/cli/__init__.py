@@ -6,9 +6,24 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from recap.cli import bench, convert, drift, evaluate, models, plan, profile, report, sample, sweep, train, verify
+from recap.cli import (
+    bench,
+    convert,
+    drift,
+    edit,
+    evaluate,
+    fill,
+    models,
+    plan,
+    profile,
+    report,
+    sample,
+    sweep,
+    train,
+    verify,
+)
 
-COMMANDS = (sample, evaluate, drift, sweep, report, bench, profile, verify, plan, convert, models, train)
+COMMANDS = (sample, edit, fill, evaluate, drift, sweep, report, bench, profile, verify, plan, convert, models, train)
 
 
 def parser() -> argparse.ArgumentParser:

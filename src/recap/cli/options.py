@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,12 +13,21 @@ from torch import nn
 from recap.checkpoints.about import read_about
 from recap.checkpoints.folder import config_from, load_pretrained, read_config
 from recap.core.presets import PUBLISHED, Grouping, Sampling
+from recap.core.protocols import Selector
 from recap.core.schedule import Ramp, Schedule
+from recap.core.selection import CentreOut, ConfidenceOrder, FixedOrder, RandomOrder, RasterOrder
 from recap.engine import ENGINES
 from recap.models.zoo import FAMILIES, SIZES, Config, build, family_of, randomize, size_name, tiny
 from recap.weights import locate
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+ORDERS: dict[str, Callable[[], Selector]] = {
+    "random": RandomOrder,
+    "confidence": ConfidenceOrder,
+    "raster": RasterOrder,
+    "centre-out": CentreOut,
+}
 
 
 def add_schedule(parser: argparse.ArgumentParser) -> None:
@@ -29,13 +40,41 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--setting", choices=sorted(PUBLISHED), help="published setting to follow")
 
 
-def schedule_of(args: argparse.Namespace, sampling: str | Sampling, tokens: int) -> Schedule:
+def add_order(parser: argparse._ActionsContainer) -> None:
+    about = (
+        f"decode in this order: {', '.join(ORDERS)}, or a file with all positions in turn (default the model's own)"
+    )
+    parser.add_argument("--order", metavar="ORDER", help=about)
+
+
+def selector_of(order: str) -> Selector:
+    """The selector that an argument names, or the order that a file holds."""
+    if order in ORDERS:
+        return ORDERS[order]()
+    path = Path(order)
+    if not path.is_file():
+        raise ValueError(f"--order is {order!r}, which is neither a file nor one of {', '.join(ORDERS)}")
+    try:
+        return FixedOrder([int(word) for word in path.read_text().replace(",", " ").split()])
+    except ValueError as error:
+        raise ValueError(f"{order} holds no order: {error}") from error
+
+
+def schedule_of(args: argparse.Namespace, sampling: str | Sampling, tokens: int, known: int = 0) -> Schedule:
     """The schedule that the arguments describe, on top of a model's own way or of a published setting."""
     if isinstance(sampling, str):
         sampling = Sampling(sampling)
     if args.setting:
         sampling = Sampling(args.setting, full=sampling.full, local=sampling.local, plain=sampling.plain)
-    given: Grouping = {"full": args.full, "plain": args.plain, "total": args.total, "chain": args.chain}
+    if known:
+        sampling = sampling.scaled(tokens, known)
+    given: Grouping = {
+        "full": args.full,
+        "plain": args.plain,
+        "total": args.total,
+        "chain": args.chain,
+        "known": known,
+    }
     if args.local is not None:
         given["local"] = args.local
     return sampling.schedule(tokens, **given)

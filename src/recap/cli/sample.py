@@ -26,11 +26,13 @@ from recap.cli.options import (
     DTYPES,
     add_engine,
     add_model,
+    add_order,
     add_schedule,
     check_device,
     guidance_scale,
     load_net,
     schedule_of,
+    selector_of,
 )
 from recap.core.decode import check_fit
 from recap.core.noise import image_generators, image_seed
@@ -87,9 +89,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--compare", action="store_true", help="draw the same with plain decoding in as many steps, side by side"
     )
     add_schedule(parser)
+    add_sampling(parser)
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """What a user may have otherwise than the model does."""
     group = parser.add_argument_group("instead of the model's own")
     group.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START,END")
     group.add_argument("--temperature", type=float, metavar="T", help="temperature of the draws")
+    add_order(group)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -159,8 +167,10 @@ def draw(pipe: Pipeline, schedule: Schedule, request: Request, name: str) -> Dra
     return Drawn(images, watch.seconds, {phase: watch.calls[phase] for phase in ("full", "local")})
 
 
-def sampling_of(args: argparse.Namespace, pipe: Pipeline) -> Schedule:
-    """The schedule: the model's own, with what the arguments change in it."""
+def sampling_of(args: argparse.Namespace, pipe: Pipeline, known: int = 0) -> Schedule:
+    """The schedule and the order: the model's own, with what the arguments change in them."""
+    if args.order is not None:
+        pipe.selector = selector_of(args.order)
     if args.setting:
         own = pipe.sampling
         pipe.sampling = Sampling(args.setting, full=own.full, local=own.local, plain=own.plain)
@@ -169,7 +179,7 @@ def sampling_of(args: argparse.Namespace, pipe: Pipeline) -> Schedule:
     if args.temperature is not None:
         pipe.sampling = replace(pipe.sampling, temperature=args.temperature)
     args.setting = None
-    schedule = schedule_of(args, pipe.sampling, pipe.model.num_tokens)
+    schedule = schedule_of(args, pipe.sampling, pipe.model.num_tokens - known, known)
     check_fit(pipe.model, schedule)
     return schedule
 
@@ -239,6 +249,7 @@ def record(
         "full": schedule.full,
         "local": schedule.local,
         "plain": schedule.plain,
+        "order": args.order,
         "tokens": list(schedule.sizes),
         "guidance": [steps[0].guidance, steps[-1].guidance],
         "temperature": [steps[0].token_temperature, steps[-1].token_temperature],

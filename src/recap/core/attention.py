@@ -1,4 +1,4 @@
-"""The only attention in the library, and the pre-norm block around it."""
+"""The only attention in the library, and the blocks around it: norms before their parts, or after the sums."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from torch.nn import functional as F
 from recap.core.cache import LayerCache, Rows
 
 Norm = Callable[[Tensor], Tensor]
+Projected = Tensor | tuple[Tensor, Tensor, Tensor]  # queries, keys and values, side by side or one by one
 
 
 class AttentionLayer(Protocol):
     """What `attend` asks of an attention module; the layers of all three families have it."""
 
-    num_heads: int
-
-    def qkv(self, x: Tensor, /) -> Tensor: ...
+    @property
+    def num_heads(self) -> int: ...
+    def qkv(self, x: Tensor, /) -> Projected: ...
     def proj(self, x: Tensor, /) -> Tensor: ...
 
 
 class BlockLayer(Protocol):
-    """A pre-norm transformer block."""
+    """A transformer block; whether its norms come before their parts or after the sums is for the caller to say."""
 
     @property
     def attn(self) -> AttentionLayer: ...
@@ -40,9 +41,9 @@ class Ops:
         """Heads (B, H, M, Dh) against (B, H, L, Dh)."""
         return F.scaled_dot_product_attention(q, k, v)
 
-    def linear(self, linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """The projection of a block's input (B, M, D)."""
-        return linear(x)
+    def project(self, layer: Callable[[Tensor], Projected], x: Tensor) -> Projected:
+        """Queries, keys and values of a block's input (B, M, D)."""
+        return layer(x)
 
     def store(self, layer: LayerCache, k: Tensor, v: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Keys and values into a layer's cache, and all that is to be attended over."""
@@ -65,6 +66,26 @@ class Ops:
 TORCH = Ops()
 
 
+class PaddedOps(Ops):
+    """The steps of other `ops`, where some keys only fill up a batch and are not to be seen."""
+
+    def __init__(self, ops: Ops, seen: Tensor) -> None:
+        """`seen` (B, L) is False at the rows to be passed over."""
+        self.ops, self.seen = ops, seen[:, None, None]
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.seen[..., : k.shape[2]])
+
+    def store(self, layer: LayerCache, k: Tensor, v: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        return self.ops.store(layer, k, v, rows)
+
+    def mlp(self, mlp: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        return self.ops.mlp(mlp, x)
+
+    def add_norm(self, x: Tensor, y: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+        return self.ops.add_norm(x, y, norm)
+
+
 def attend(
     attn: AttentionLayer,
     x: Tensor,
@@ -78,7 +99,8 @@ def attend(
 
     With `only`, just these rows of `x` ask; all of them answer.
     """
-    q, k, v = ops.linear(attn.qkv, x).chunk(3, dim=-1)  # (B, M, D) each
+    made = ops.project(attn.qkv, x)
+    q, k, v = made.chunk(3, dim=-1) if isinstance(made, Tensor) else made  # (B, M, D) each
     if only is not None:
         q = q[:, only]
     if layer is not None:
@@ -140,3 +162,21 @@ def evaluate_stack(
         last = only if index + 1 == len(stack) else None
         x, normed = advance(block, x, normed, layer, rows, after=after, only=last, ops=ops)
     return normed
+
+
+def evaluate_post_norm_stack(
+    layers: Iterable[tuple[BlockLayer, LayerCache | None]],
+    x: Tensor,
+    rows: Rows,
+    *,
+    only: slice | None = None,
+    ops: Ops = TORCH,
+) -> Tensor:
+    """The same for blocks that normalise their sums, as BERT's do: what comes out is normed already."""
+    stack = list(layers)
+    for index, (block, layer) in enumerate(stack):
+        last = only if index + 1 == len(stack) else None
+        mixed = attend(block.attn, x, layer, rows, only=last, ops=ops)
+        x = ops.add_norm(x if last is None else x[:, last], mixed, block.norm1)[1]
+        x = ops.add_norm(x, ops.mlp(block.mlp, x), block.norm2)[1]
+    return x if stack or only is None else x[:, only]

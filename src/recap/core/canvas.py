@@ -17,6 +17,39 @@ class Draw:
     confidence: Tensor | None = None  # (B, n) log-probability of the value
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Tokens that are there before the first evaluation, and where the rest is to be drawn.
+
+    Both are in raster order. Values at masked positions are never looked at. Every image of a batch has as many
+    masked positions as the others; which ones is its own affair.
+    """
+
+    tokens: Tensor  # (B, N) ids or (B, N, C) latents
+    masked: Tensor  # (B, N) True where a token is to be drawn
+    count: int = field(init=False)  # known tokens of an image
+
+    def __post_init__(self) -> None:
+        if self.masked.dtype != torch.bool or self.tokens.shape[:2] != self.masked.shape:
+            raise ValueError(
+                f"masked is {tuple(self.masked.shape)} of {self.masked.dtype} for tokens {tuple(self.tokens.shape)}; "
+                f"expected {tuple(self.tokens.shape[:2])} of torch.bool, True where a token is to be drawn"
+            )
+        drawn = sorted(set(self.masked.sum(dim=1).tolist()))
+        if len(drawn) != 1:
+            raise ValueError(
+                f"images of one batch have {drawn[0]} to {drawn[-1]} masked tokens; decode those with equal numbers "
+                f"together, and the others in batches of their own"
+            )
+        if not drawn[0]:
+            raise ValueError("no token is masked, so there is nothing to decode; mask at least one of every image")
+        object.__setattr__(self, "count", self.masked.shape[1] - drawn[0])
+
+    def first(self, order: Tensor) -> Tensor:
+        """`order` (B, N) with the known positions before all others, and otherwise as it was."""
+        return take(order, take(self.masked, order).byte().argsort(dim=1, stable=True))
+
+
 def take(values: Tensor, index: Tensor) -> Tensor:
     """Rows `index` (B, n) of `values` (B, N) or (B, N, ...), image by image; branches repeat the index."""
     if values.shape[0] != index.shape[0]:
@@ -60,6 +93,15 @@ class Canvas:
         self.decoded = end
         evidence = draw.values if draw.confidence is None else draw.confidence
         self.sound &= torch.isfinite(evidence).flatten(1).all(dim=1)
+
+    @torch.inference_mode()
+    def revise(self, tokens: Tensor) -> None:
+        """Other values for the decoded rows, from `tokens` in raster order; caches hear of it when next filled."""
+        if tokens.shape != self.tokens.shape:
+            raise ValueError(
+                f"tokens are {tuple(tokens.shape)} but this canvas has {tuple(self.tokens.shape)}; give all of them"
+            )
+        self.tokens[:, : self.decoded] = take(tokens.to(self.tokens.device), self.order[:, : self.decoded])
 
     def reorder(self, ranking: Tensor) -> None:
         """Let the masked rows arrive in another order; `ranking` (B, N - decoded) indexes them."""

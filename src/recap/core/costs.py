@@ -75,7 +75,8 @@ def run_cost(model: CostModel, schedule: Schedule) -> Cost:
 
 def plain_cost(model: CostModel, schedule: Schedule) -> Cost:
     """What the plain run with as many sub-steps costs: every local evaluation made full."""
-    full = head = decoded = 0
+    full = head = 0
+    decoded = schedule.known
     for group in schedule:
         first = group.steps[0]
         for step in group.steps:
@@ -92,5 +93,5 @@ def _first_draw(model: CostModel, schedule: Schedule, decoded: int, step: Step) 
     drawn = model.draw_flops(step.tokens, step.head_steps)
     if not model.draws_candidates:
         return drawn
-    ranked = model.draw_flops(schedule.tokens - decoded, step.head_steps)
+    ranked = model.draw_flops(schedule.known + schedule.tokens - decoded, step.head_steps)
     return ranked if step.rank_temperature is None else ranked + drawn

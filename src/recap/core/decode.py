@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from recap.core.canvas import Canvas, take
+from recap.core.canvas import Canvas, Draw, Known, take
 from recap.core.noise import Noise
 from recap.core.protocols import MaskedModel, Selector
 from recap.core.schedule import Group, Schedule
@@ -15,16 +15,23 @@ from recap.core.schedule import Group, Schedule
 
 @torch.inference_mode()
 def grouped_decode(
-    model: MaskedModel, labels: Tensor | None, schedule: Schedule, selector: Selector, noise: Noise
+    model: MaskedModel,
+    labels: Tensor | None,
+    schedule: Schedule,
+    selector: Selector,
+    noise: Noise,
+    known: Known | None = None,
 ) -> Iterator[Canvas]:
     """Decode a batch; yields the canvas after every sub-step.
 
     One full evaluation for each group, then local evaluations of its target set. Groups without local
-    evaluations write no cache, and a schedule without them allocates none.
+    evaluations write no cache, and a schedule without them allocates none. `known` tokens are the first rows to
+    have arrived; the schedule decodes the others, in the selector's order.
     """
+    schedule = schedule.knowing(0 if known is None else known.count)
     check_fit(model, schedule)
     branches = 2 if schedule.guided else 1
-    canvas = model.start(labels, selector.order(model.num_tokens, noise), branches)
+    canvas = begin(model, labels, selector.order(model.num_tokens, noise), branches, known)
     cache = model.new_cache(canvas, schedule) if schedule.local else None
     for group in schedule:
         start = canvas.decoded
@@ -61,9 +68,34 @@ def branch_gap(features: Tensor, canvas: Canvas, start: int, group: Group) -> Te
     return take(gap, canvas.slots[:, start : start + group.tokens] - start)
 
 
+def begin(model: MaskedModel, labels: Tensor | None, order: Tensor, branches: int, known: Known | None) -> Canvas:
+    """The canvas of a run that decodes in `order` (B, N) what is not known."""
+    if known is None:
+        return model.start(labels, order, branches)
+    if known.masked.shape != order.shape:
+        raise ValueError(
+            f"known tokens are of {len(known.masked)} images with {known.masked.shape[1]} tokens but the run has "
+            f"{len(order)} images with {order.shape[1]}; give one row for each image, and all of its tokens"
+        )
+    canvas = model.start(labels, known.first(order), branches)
+    given, own = known.tokens, canvas.tokens
+    if given.shape != own.shape or given.is_floating_point() != own.is_floating_point():
+        raise ValueError(
+            f"known tokens are {tuple(given.shape)} of {given.dtype} but those of this model are "
+            f"{tuple(own.shape)} of {own.dtype}; encode with the tokenizer that belongs to it"
+        )
+    canvas.commit(Draw(take(given, canvas.order[:, : known.count])))
+    return canvas
+
+
 def check_fit(model: MaskedModel, schedule: Schedule) -> None:
     """Refuse a schedule that the model cannot follow, before any work is done."""
-    if schedule.tokens != model.num_tokens:
+    if schedule.known and schedule.known + schedule.tokens != model.num_tokens:
+        raise ValueError(
+            f"the schedule decodes {schedule.tokens} tokens but {schedule.known} of the model's {model.num_tokens} "
+            f"are known; build it with tokens={model.num_tokens - schedule.known}"
+        )
+    if schedule.known + schedule.tokens != model.num_tokens:
         raise ValueError(
             f"the schedule decodes {schedule.tokens} tokens but the model has {model.num_tokens}; "
             f"build it with tokens={model.num_tokens}"

@@ -20,10 +20,13 @@ def guided(predictions: Tensor, branches: int, scale: float) -> Tensor:
 
 
 class CategoricalHead:
-    """Draws ids from a softmax over the codebook; confidence is the untempered log-probability."""
+    """Draws ids from a softmax over the codebook; confidence is the untempered log-probability.
 
-    def __init__(self, logits: Callable[[Tensor], Tensor]) -> None:
-        self.logits = logits
+    Where only some ids may be drawn, `logits` are theirs alone, and `words` (V) says which they are.
+    """
+
+    def __init__(self, logits: Callable[[Tensor], Tensor], words: Tensor | None = None) -> None:
+        self.logits, self.words = logits, words
 
     def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
         logits = guided(self.logits(features).float(), branches, step.guidance)  # (B, n, V)
@@ -32,4 +35,12 @@ class CategoricalHead:
         clocks = noise.exponential(*logits.shape[1:])
         ids = ((logits / step.token_temperature).softmax(-1) / clocks).argmax(-1)  # (B, n)
         confidence = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
-        return Draw(ids, confidence)
+        return Draw(self.named(ids), confidence)
+
+    def named(self, ids: Tensor) -> Tensor:
+        """Ids as the model knows them, from places among the logits."""
+        if self.words is None:
+            return ids
+        if self.words.device != ids.device:  # the network was moved
+            self.words = self.words.to(ids.device)
+        return self.words[ids]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, Self, TypedDict, Unpack
@@ -18,7 +18,7 @@ MAR_GUIDANCE = {"mar-base": 2.9, "mar-large": 3.0, "mar-huge": 3.2}
 
 
 class Grouping(TypedDict, total=False):
-    """The grouping part of `Options`: full, local, plain, spread, or total, plain; chain; and renew."""
+    """The grouping part of `Options`: full, local, plain, spread, or total, plain; chain; renew; and known."""
 
     full: int | None
     local: int
@@ -27,11 +27,12 @@ class Grouping(TypedDict, total=False):
     chain: int
     spread: bool
     renew: str
+    known: int
 
 
 def sub_steps(grouping: Grouping) -> int:
     """How many sub-steps a grouping has."""
-    lengths: dict[str, Any] = {name: value for name, value in grouping.items() if name != "renew"}
+    lengths: dict[str, Any] = {name: value for name, value in grouping.items() if name not in ("renew", "known")}
     return sum(group_lengths(**lengths))
 
 
@@ -263,6 +264,15 @@ class Sampling:
             for name, value in values.items()
             if value is not None
         }
+
+    def scaled(self, tokens: int, known: int) -> Self:
+        """The same way of sampling with evaluations for `tokens` alone: half the tokens take half of them."""
+        whole = known + tokens
+        full, local = (USUAL["full"], USUAL["local"]) if self.full is None else (self.full, self.local)
+        full = min(-(-full * tokens // whole), tokens)
+        local = min(round(local * tokens / whole), full, tokens - full)
+        plain = None if self.plain is None else min(self.plain * tokens // whole, full)
+        return replace(self, full=full, local=local, plain=plain)
 
     def schedule(self, tokens: int = 256, **grouping: Unpack[Grouping]) -> Schedule:
         """The schedule over `tokens`; `full` or `total` replace the model's own numbers of evaluations."""

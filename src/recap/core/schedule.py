@@ -104,13 +104,20 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A whole run: groups in order, which together commit every token once."""
+    """A whole run: groups in order, which together commit every token once.
+
+    `known` tokens are there before the run begins; it commits the others. What follows the share of decoded tokens
+    counts the known ones too.
+    """
 
     groups: tuple[Group, ...]
+    known: int = 0
 
     def __post_init__(self) -> None:
         if not self.groups:
             raise ValueError("a schedule has no groups; build one with recap.cosine(256, full=64) or the like")
+        if self.known < 0:
+            raise ValueError(f"known is {self.known}; it is the number of tokens known before the run, 0 or more")
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self.groups)
@@ -152,17 +159,46 @@ class Schedule:
 
     def contexts(self) -> Iterator[tuple[int, Group]]:
         """Each group with the number of tokens decoded before it."""
-        decoded = 0
+        decoded = self.known
         for group in self.groups:
             yield decoded, group
             decoded += group.tokens
 
     def with_guidance(self, guidance: float | Ramp | Sequence[float]) -> Schedule:
         """The same schedule under another guidance scale (1.0 for none)."""
-        values = iter(_guidance(guidance, self.sizes))
-        return Schedule(
-            tuple(Group(tuple(replace(step, guidance=next(values)) for step in group.steps)) for group in self.groups)
-        )
+        values = iter(_guidance(guidance, self.sizes, self.known))
+        return self._each(lambda _, step: replace(step, guidance=next(values)))
+
+    def knowing(self, known: int) -> Schedule:
+        """The same schedule for a run that begins with `known` tokens."""
+        if self.known not in (0, known):
+            raise ValueError(
+                f"the schedule is for runs that begin with {self.known} known tokens but {known} are known; "
+                f"build it with known={known}"
+            )
+        return self if known == self.known else replace(self, known=known)
+
+    def after(self, known: int) -> Schedule:
+        """What is left of this schedule when `known` tokens more are there already."""
+        if not 0 <= known < self.tokens:
+            raise ValueError(
+                f"{known} tokens of a schedule for {self.tokens} are known; leave at least one to decode"
+            )
+        groups, skipped = [], known
+        for group in self.groups:
+            steps: list[Step] = []
+            cut = min(skipped, group.tokens)
+            for step in group.steps:
+                left = step.tokens - min(skipped, step.tokens)
+                skipped -= step.tokens - left
+                if left and steps:
+                    steps.append(replace(step, rows=None if step.rows is None else step.rows - cut))
+                elif left:  # it follows the full evaluation now
+                    head = group.steps[0].head_steps
+                    steps.append(replace(step, tokens=left, head_steps=head, rows=None, borrow=False))
+            if steps:
+                groups.append(Group(tuple(steps)))
+        return Schedule(tuple(groups), self.known + known)
 
     def guided_within(self, first: float, last: float) -> Schedule:
         """The same schedule with guidance only in sub-steps that begin with a share of `first` to `last` decoded.
@@ -195,14 +231,13 @@ class Schedule:
         return self._each(changed)
 
     def _shares(self) -> list[float]:
-        """The share of tokens that are decoded before each sub-step."""
-        return [before / self.tokens for before in accumulate((0, *self.sizes[:-1]))]
+        """The share of all tokens that are decoded before each sub-step."""
+        return [before / (self.known + self.tokens) for before in accumulate((self.known, *self.sizes[:-1]))]
 
     def _each(self, change: Callable[[int, Step], Step]) -> Schedule:
         numbers = count()
-        return Schedule(
-            tuple(Group(tuple(change(next(numbers), step) for step in group.steps)) for group in self.groups)
-        )
+        groups = (Group(tuple(change(next(numbers), step) for step in group.steps)) for group in self.groups)
+        return Schedule(tuple(groups), self.known)
 
 
 class Options(TypedDict, total=False):
@@ -214,7 +249,8 @@ class Options(TypedDict, total=False):
     of the first ones. Values are a number or one number for each sub-step; a single
     `choice_temperature` decays linearly to 0 over the groups; `guidance` may be a `Ramp`. `head_steps` are the
     diffusion steps after full and after local evaluations. `renew="arrived"` lets a local evaluation skip the
-    rows of its group that it neither draws nor has decoded.
+    rows of its group that it neither draws nor has decoded. `known` tokens are there before the run begins, beside
+    those that the schedule decodes.
     """
 
     full: int | None
@@ -229,6 +265,7 @@ class Options(TypedDict, total=False):
     guidance: float | Ramp | Sequence[float]
     head_steps: tuple[int, int]
     renew: str
+    known: int
 
 
 def cosine(tokens: int = 256, **options: Unpack[Options]) -> Schedule:
@@ -357,6 +394,7 @@ def _build(
     guidance: float | Ramp | Sequence[float] = 1.0,
     head_steps: tuple[int, int] = (100, 50),
     renew: str = "group",
+    known: int = 0,
 ) -> Schedule:
     if renew not in ("group", "arrived"):
         raise ValueError(f'renew is {renew!r}; it must be "group" (all of the target set) or "arrived"')
@@ -366,7 +404,7 @@ def _build(
         raise ValueError(f"{steps} sub-steps have no room in {tokens} tokens; every sub-step commits at least one")
     sizes = rule(tokens, steps)
     warmth = _each(token_temperature, steps, "token_temperature")
-    scales = _guidance(guidance, sizes)
+    scales = _guidance(guidance, sizes, known)
     if isinstance(choice_temperature, Sequence):
         choice = _each(choice_temperature, steps, "choice_temperature")
     else:
@@ -391,13 +429,13 @@ def _build(
             )
         groups.append(Group(tuple(group)))
         first += length
-    return Schedule(tuple(groups))
+    return Schedule(tuple(groups), known)
 
 
-def _guidance(guidance: float | Ramp | Sequence[float], sizes: Sequence[int]) -> list[float]:
+def _guidance(guidance: float | Ramp | Sequence[float], sizes: Sequence[int], known: int) -> list[float]:
     if not isinstance(guidance, Ramp):
         return _each(guidance, len(sizes), "guidance")
-    total, decoded, values = sum(sizes), 0, []
+    total, decoded, values = known + sum(sizes), known, []
     for size in sizes:
         decoded += size
         values.append(guidance.start + (guidance.end - guidance.start) * decoded / total)

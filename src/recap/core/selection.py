@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -13,11 +15,8 @@ from recap.core.protocols import Head
 from recap.core.schedule import Group
 
 
-class RandomOrder:
-    """A random permutation for each image, known before the first evaluation (MAR)."""
-
-    def order(self, size: int, noise: Noise) -> Tensor:
-        return noise.permutation(size)  # (B, N)
+class Foreseen:
+    """What orders have in common that are known before the first evaluation."""
 
     def candidates(self, canvas: Canvas, group: Group) -> slice:
         """The rows worth predicting in a full evaluation: only those that it commits."""
@@ -26,6 +25,56 @@ class RandomOrder:
     def settle(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw:
         """The draw of the group's first subset."""
         return head.draw(features, group.steps[0], canvas.branches, noise)
+
+
+class RandomOrder(Foreseen):
+    """A random permutation for each image, known before the first evaluation (MAR)."""
+
+    def order(self, size: int, noise: Noise) -> Tensor:
+        return noise.permutation(size)  # (B, N)
+
+
+class FixedOrder(Foreseen):
+    """An order of one's own: a permutation of the positions, the same for every image.
+
+    Models that learnt from random masks take any order; how well they draw in it is theirs to show.
+    """
+
+    def __init__(self, positions: Sequence[int] | Tensor) -> None:
+        given = positions.tolist() if isinstance(positions, Tensor) else positions
+        self.positions = tuple(int(position) for position in given)
+        missing = sorted(set(range(len(self.positions))) - set(self.positions))
+        if missing:
+            raise ValueError(
+                f"an order of {len(self.positions)} positions leaves out position {missing[0]}; "
+                f"name every position from 0 to {len(self.positions) - 1} once"
+            )
+
+    def order(self, size: int, noise: Noise) -> Tensor:
+        if size != len(self.positions):
+            raise ValueError(
+                f"the order has {len(self.positions)} positions but the model has {size}; name each once"
+            )
+        return torch.tensor(self.positions, device=noise.device).repeat(len(noise), 1)  # (B, N)
+
+
+class RasterOrder(Foreseen):
+    """Row by row, as one reads."""
+
+    def order(self, size: int, noise: Noise) -> Tensor:
+        return torch.arange(size, device=noise.device).repeat(len(noise), 1)  # (B, N)
+
+
+class CentreOut(Foreseen):
+    """From the centre of a square image to its corners; places equally far from it in raster order."""
+
+    def order(self, size: int, noise: Noise) -> Tensor:
+        side = math.isqrt(size)
+        if side * side != size:
+            raise ValueError(f"{size} tokens fill no square, so they have no centre; use FixedOrder(...)")
+        middle = side - 1  # in half steps, so that distances are whole numbers
+        places = sorted(range(size), key=lambda p: (2 * (p // side) - middle) ** 2 + (2 * (p % side) - middle) ** 2)
+        return torch.tensor(places, device=noise.device).repeat(len(noise), 1)  # (B, N)
 
 
 class ConfidenceOrder:

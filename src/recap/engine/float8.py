@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from recap.core.attention import Projected
 from recap.engine import kernels
 from recap.engine.fused import FusedOps
 from recap.models.layers import MLP
@@ -27,10 +28,10 @@ class Float8Ops(FusedOps):
     def __init__(self) -> None:
         self._rounded: WeakKeyDictionary[Any, tuple[Tensor, Tensor]] = WeakKeyDictionary()
 
-    def linear(self, linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        if not self._suits(x, linear):
-            return super().linear(linear, x)
-        return self._product(linear, *kernels.round_rows(x.flatten(0, 1))).view(*x.shape[:2], -1)
+    def project(self, layer: Callable[[Tensor], Projected], x: Tensor) -> Projected:
+        if not self._suits(x, layer):
+            return super().project(layer, x)
+        return self._product(layer, *kernels.round_rows(x.flatten(0, 1))).view(*x.shape[:2], -1)
 
     def mlp(self, mlp: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         if type(mlp) is not MLP or not self._suits(x, mlp.fc1, mlp.fc2):
@@ -44,7 +45,8 @@ class Float8Ops(FusedOps):
         return (
             x.shape[0] * x.shape[1] >= MANY
             and x.dtype == torch.bfloat16
-            and all(type(layer) is nn.Linear and all(n % 16 == 0 for n in layer.weight.shape) for layer in layers)
+            and all(type(layer) is nn.Linear and not layer._forward_hooks for layer in layers)
+            and all(size % 16 == 0 for layer in layers for size in layer.weight.shape)
         )
 
     def _product(self, linear: Any, values: Tensor, scales: Tensor) -> Tensor:

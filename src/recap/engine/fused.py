@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,15 @@ from recap.core.schedule import Step
 from recap.engine import diffusion_kernels, kernels
 from recap.models.adapter import Adapter
 from recap.models.layers import MLP
-from recap.models.mar.denoiser import Denoiser
 from recap.models.mar.diffusion import DiffusionHead, Update, updates
 
 HALF = (torch.bfloat16, torch.float16)
 CHUNK = 1 << 30  # bytes of modulation that are computed ahead at a time
+
+
+def is_plain(layer: object) -> TypeGuard[nn.Linear]:
+    """Whether a layer is torch's linear one and nothing else: others (LoRA, quantized) are called as modules."""
+    return type(layer) is nn.Linear and layer.bias is not None and not layer._forward_hooks
 
 
 class FusedOps(Ops):
@@ -38,20 +42,20 @@ class FusedOps(Ops):
         return super().attention(q, k, v)
 
     def store(self, layer: LayerCache, k: Tensor, v: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        if rows.slots is None and len(rows.spans) != 1:
+        if (rows.slots is None and len(rows.spans) != 1) or k.stride() != v.stride():
             return super().store(layer, k, v, rows)
         kernels.store(k, v, layer.k, layer.v, rows.spans[0].start if rows.slots is None else rows.slots)
         return layer.k[:, : rows.length], layer.v[:, : rows.length]
 
     def merge(self, linear: Callable[[Tensor], Tensor], x: Tensor, skip: Tensor) -> Tensor:
-        if type(linear) is not nn.Linear:
+        if not is_plain(linear):
             return super().merge(linear, x, skip)
         width = x.shape[-1]
         first = nn.functional.linear(x, linear.weight[:, :width], linear.bias).flatten(0, 1)
         return torch.addmm(first, skip.flatten(0, 1), linear.weight[:, width:].t()).view(x.shape)
 
     def mlp(self, mlp: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        if type(mlp) is not MLP or x.dtype not in HALF or not x.is_cuda:
+        if type(mlp) is not MLP or not is_plain(mlp.fc1) or x.dtype not in HALF or not x.is_cuda:
             return super().mlp(mlp, x)
         hidden = torch._addmm_activation(mlp.fc1.bias, x.flatten(0, 1), mlp.fc1.weight.t(), use_gelu=True)
         return mlp.fc2(hidden).view(x.shape)
@@ -69,7 +73,7 @@ class FusedCategoricalHead(CategoricalHead):
         logits = self.logits(features)
         keys, first = noise.reserve((logits.shape[1] * logits.shape[2] + 1) // 2)
         ids, confidence = kernels.draw_ids(logits, keys, first, branches, step.guidance, step.token_temperature)
-        return Draw(ids, confidence)
+        return Draw(self.named(ids), confidence)
 
 
 class FusedDiffusionHead(DiffusionHead):
@@ -79,7 +83,7 @@ class FusedDiffusionHead(DiffusionHead):
     one matrix product. What is left of a step are two small products a block and one pass between them.
     """
 
-    def __init__(self, net: Denoiser, channels: int, bound: float | None = None) -> None:
+    def __init__(self, net: Any, channels: int, bound: float | None = None) -> None:
         super().__init__(net, channels, bound)
         self.blocks: list[Any] = list(net.res_blocks)
         layers = [part.adaLN_modulation[1] for part in (*self.blocks, net.final_layer)]
@@ -158,7 +162,7 @@ class FusedDiffusionHead(DiffusionHead):
         if table not in self._prepared:
             with torch.inference_mode(False), torch.no_grad():
                 rows = [[u.a, u.b, u.c, u.d, u.log_high, u.log_low, u.lean, 0.0] for u in table]
-                times = self.net.time_embed(self._timesteps(table, device))
+                times = self.embed_times(self._timesteps(table, device), self.weight.dtype)
                 self._prepared[table] = torch.tensor(rows, device=device), times
         return self._prepared[table]
 
@@ -171,11 +175,22 @@ def product(layer: nn.Linear, x: Tensor, silu: bool = False) -> Tensor:
     return nn.functional.silu(out, inplace=True) if silu else out
 
 
+def is_fusable(net: Any) -> bool:
+    """Whether the kernels may read the weights of a denoiser: all layers are those that it was published with."""
+    linears = [net.input_proj, net.final_layer.linear, net.final_layer.adaLN_modulation[1]]
+    for block in net.res_blocks:
+        linears += [block.mlp[0], block.mlp[2], block.adaLN_modulation[1]]
+    norms = all(type(block.in_ln) is nn.LayerNorm and block.in_ln.elementwise_affine for block in net.res_blocks)
+    last = getattr(net.final_layer, "norm_final", None)
+    bare = last is None or (type(last) is nn.LayerNorm and not last.elementwise_affine and last.eps == 1e-6)
+    return norms and bare and all(map(is_plain, linears))
+
+
 def fused(model: Adapter, ops: Ops | None = None) -> Adapter:
     """The model over the same network with fused kernels between its matrix products."""
     head = model.head
-    if isinstance(head, DiffusionHead):
+    if isinstance(head, DiffusionHead) and is_fusable(head.net):
         head = FusedDiffusionHead(head.net, head.channels, head.bound)
     elif isinstance(head, CategoricalHead):
-        head = FusedCategoricalHead(head.logits)
+        head = FusedCategoricalHead(head.logits, head.words)
     return model.replace(ops=ops or FusedOps(), head=head)

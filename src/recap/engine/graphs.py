@@ -253,7 +253,9 @@ def bucket(count: int) -> int:
 
 
 def each_tensor(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """`value`, a tensor or a dataclass of tensors, with every tensor changed."""
+    """`value`, nothing, a tensor or a dataclass of tensors, with every tensor changed."""
+    if value is None:
+        return None
     if isinstance(value, Tensor):
         return change(value)
     if not is_dataclass(value) or isinstance(value, type):
@@ -265,6 +267,8 @@ def each_tensor(change: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 def copy_each(into: Any, value: Any) -> None:
     """Copy the tensors of `value` over those of `into`."""
+    if into is None:
+        return
     if isinstance(into, Tensor):
         into.copy_(value)
     else:

@@ -1,11 +1,12 @@
-"""What the adapters of the three families have in common."""
+"""What every adapter has in common: a family of one's own writes `full` and `local`."""
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Self
 
 import torch
@@ -14,28 +15,29 @@ from torch import Tensor, nn
 from recap.core.attention import TORCH, Ops
 from recap.core.cache import CacheLayout, ContextCache, LayerCache, Rows
 from recap.core.canvas import Canvas
-from recap.core.protocols import Head
+from recap.core.heads import CategoricalHead
+from recap.core.protocols import Head, Selector
 from recap.core.schedule import Schedule
+from recap.core.selection import ConfidenceOrder, RandomOrder
 
 
 class Adapter(ABC):
     """Borrows a network's submodules and adds full and local evaluations; the network stays untouched.
 
+    A subclass sets `config` (`Sizes` will do), `head` and `blocks`, and writes `full` and `local`; the rest follows
+    for an unconditional model whose forward takes ids and returns logits, and may be written anew for others.
     `refresh_prefix=True` lets local evaluations renew the class and buffer rows too, as the authors' code
     does; by default these rows are context and stay cached.
     """
 
     config: Any
     head: Head
+    blocks: Sequence[Any]
 
     def __init__(self, net: nn.Module, *, refresh_prefix: bool = False) -> None:
         self.module = net
         self.refresh_prefix = refresh_prefix
         self.ops: Ops = TORCH
-
-    @abstractmethod
-    def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
-        """An empty canvas whose rows arrive in `order` (B, N), with the embedded condition."""
 
     @abstractmethod
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
@@ -45,21 +47,32 @@ class Adapter(ABC):
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
         """Features of the arrival rows `wanted`, only `rows` recomputed, the rest read from the cache."""
 
-    @abstractmethod
+    def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
+        """An empty canvas whose rows arrive in `order` (B, N), with the embedded condition."""
+        self.check_mode()
+        if labels is not None:
+            raise ValueError("this model is unconditional and takes no labels; say how many images instead")
+        return Canvas(tokens=torch.full_like(order, self.config.mask_id), order=order)
+
     def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
         """The cache that a schedule needs; without one, the largest."""
+        return self.cut(self.config.cache_layout(schedule), blocks=len(self.blocks))
 
-    @abstractmethod
     def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
         """The prediction of the network's own forward, in raster order (branches * B, N, ...)."""
+        return self.module(canvas.raster())[..., : self.config.codes]
 
-    @abstractmethod
     def prediction(self, features: Tensor) -> Tensor:
         """What the network's own forward would return for these features."""
+        return self.head.logits(features) if isinstance(self.head, CategoricalHead) else features
 
-    @abstractmethod
     def single_layer(self) -> Self:
         """The same model cut down to one attention layer, where reuse loses nothing."""
+        return self.replace(blocks=self.blocks[:1])
+
+    def selector(self) -> Selector:
+        """Where to decode first, if nothing else is said: by confidence where there is any."""
+        return ConfidenceOrder() if isinstance(self.head, CategoricalHead) else RandomOrder()
 
     def new_cache(self, canvas: Canvas, schedule: Schedule) -> ContextCache:
         """The cache that a run over `canvas` needs, allocated once."""
@@ -67,11 +80,14 @@ class Adapter(ABC):
 
     @property
     def device(self) -> torch.device:
-        return next(self.module.parameters()).device
+        return next(self._tensors()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(p.dtype for p in self.module.parameters() if p.is_floating_point())
+        return next(tensor.dtype for tensor in self._tensors() if tensor.is_floating_point())
+
+    def _tensors(self) -> Iterator[Tensor]:
+        return chain(self.module.parameters(), self.module.buffers())  # quantized layers may have buffers alone
 
     @property
     def num_tokens(self) -> int:
@@ -93,6 +109,15 @@ class Adapter(ABC):
                 raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
             setattr(other, name, value)
         return other
+
+    def check_mode(self) -> None:
+        """Refuse to begin a run while dropout acts; the mode of the network is its owner's to change."""
+        for name, part in self.module.named_modules():
+            if part.training and isinstance(part, nn.Dropout) and part.p:
+                raise ValueError(
+                    f"{type(self.module).__name__} is in training mode, and its {name} would drop {part.p:.0%} of "
+                    f"its inputs; call .eval() on it first"
+                )
 
     def check_labels(self, labels: Tensor | None, order: Tensor) -> Tensor:
         """One integer label for each image; the range is the caller's to check, since that would synchronise."""

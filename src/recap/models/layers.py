@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -59,7 +61,12 @@ class TokenEmbedding(nn.Module):
         self.LayerNorm = nn.LayerNorm(width, eps=1e-6)
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        return self.LayerNorm(self.word_embeddings(ids) + self.position_embeddings(positions))
+        return embed(self, ids, positions)
+
+
+def embed(layer: Any, ids: Tensor, positions: Tensor) -> Tensor:
+    """What an embedding layer of this kind, the official ones included, gives for ids at any positions."""
+    return layer.LayerNorm(layer.word_embeddings(ids) + layer.position_embeddings(positions))
 
 
 class TokenLogits(nn.Module):

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from recap.core.heads import CategoricalHead
 from recap.core.protocols import Selector
 from recap.core.selection import ConfidenceOrder, RandomOrder
+from recap.models.accelerate import accelerate
 from recap.models.adapter import Adapter
 from recap.models.layers import Block
 from recap.models.mage import MAGE, MAGEAdapter, MAGEConfig
@@ -82,8 +84,20 @@ def family_of(config: object) -> Family:
     )
 
 
-def adapt(net: nn.Module, **options: bool) -> Adapter:
-    """Full and local evaluations for one of the library's networks."""
+def usual_setting(model: Adapter) -> str:
+    """The published schedule that suits a model: its family's, or that of the family which it is most like."""
+    for family in FAMILIES.values():
+        if isinstance(model.config, family.config):
+            return family.setting
+    if not isinstance(model.head, CategoricalHead):
+        return FAMILIES["mar"].setting
+    return FAMILIES["maskgit" if model.guidable else "mage"].setting
+
+
+def adapt(net: nn.Module, **options: Any) -> Adapter:
+    """Full and local evaluations for one of the library's networks, or for an official object."""
+    if not isinstance(net, MAR | MAGE | MaskGIT):
+        return accelerate(net, **options)
     return family_of(net).adapter(net, **options)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -13,42 +13,42 @@ from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
 from recap.core.schedule import Schedule
 from recap.models.adapter import Adapter
-from recap.models.mage.config import MAGEConfig
+from recap.models.layers import embed
 from recap.models.mage.net import MAGE
+from recap.models.mage.official import logits_of, plain_forward, sizes_of
+from recap.models.views import view_blocks
 
 
 class MAGEAdapter(Adapter):
-    """Full and local evaluations of a MAGE network, which it borrows and never changes.
+    """Full and local evaluations of a MAGE network, ours or the authors' own, which it borrows and never changes.
 
     The encoder sees masked tokens too. The decoder's input at masked positions is the encoder's output at
     the class row: the cache keeps that vector, and local evaluations reuse it. What the encoder makes of
     masked rows is thrown away; `skip_masked=True` leaves them out of its local evaluations.
     """
 
-    def __init__(self, net: MAGE, *, refresh_prefix: bool = False, skip_masked: bool = False) -> None:
+    def __init__(self, net: Any, *, refresh_prefix: bool = False, skip_masked: bool = False) -> None:
         super().__init__(net, refresh_prefix=refresh_prefix)
         self.net = net
-        self.config: MAGEConfig = net.config
+        self.config = net.config if isinstance(net, MAGE) else sizes_of(net)
         self.skip_masked = skip_masked
-        self.encoder_blocks, self.decoder_blocks = list(net.blocks), list(net.decoder_blocks)
-        self.head = CategoricalHead(net.logits)
+        self.encoder_blocks = view_blocks(self.net.blocks, "blocks", self.config.width, "MAGE")
+        self.decoder_blocks = view_blocks(self.net.decoder_blocks, "decoder_blocks", self.config.width, "MAGE")
+        self.head = CategoricalHead(net.logits if isinstance(net, MAGE) else logits_of(net, self.config.codes))
 
     def single_layer(self) -> Self:
         # its first decoder layer
         return self.replace(encoder_blocks=[], decoder_blocks=self.decoder_blocks[:1])
 
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
-        if labels is not None:
-            raise ValueError("this model is unconditional and takes no labels; say how many images instead")
-        net, first = self.net, torch.zeros_like(order[:, :1])
-        prefix = net.token_emb(first + self.config.fake_class, first)  # (B, 1, D)
-        return Canvas(tokens=torch.full_like(order, self.config.mask_id), order=order, condition=prefix)
-
-    def prediction(self, features: Tensor) -> Tensor:
-        return self.net.logits(features)
+        canvas = super().start(labels, order, branches)
+        first = torch.zeros_like(order[:, :1])
+        canvas.condition = embed(self.net.token_emb, first + self.config.fake_class, first)  # (B, 1, D)
+        return canvas
 
     def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
-        return self.net(canvas.raster())
+        ids = canvas.raster()
+        return self.net(ids) if isinstance(self.net, MAGE) else plain_forward(self.net, ids, self.config)
 
     def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
         layout = self.config.cache_layout(schedule)
@@ -88,7 +88,7 @@ class MAGEAdapter(Adapter):
         return self.net.decoder_pos_embed_learned[:, :1]
 
     def _embed(self, canvas: Canvas, rows: slice) -> Tensor:
-        return self.net.token_emb(canvas.tokens[:, rows], canvas.order[:, rows] + 1)
+        return embed(self.net.token_emb, canvas.tokens[:, rows], canvas.order[:, rows] + 1)
 
     def _decoder_input(self, canvas: Canvas, known: Tensor, pad: Tensor, rows: slice) -> Tensor:
         """Decoder input of `rows`, the first of which are known; the pad vector stands for the rest."""

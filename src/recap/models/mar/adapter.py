@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -13,9 +13,10 @@ from recap.core.cache import CacheLayout, ContextCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.schedule import Schedule
 from recap.models.adapter import Adapter
-from recap.models.mar.config import MARConfig
 from recap.models.mar.diffusion import DiffusionHead
 from recap.models.mar.net import MAR
+from recap.models.mar.official import sizes_of
+from recap.models.views import view_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +30,27 @@ class Prepared:
 
 
 class MARAdapter(Adapter):
-    """Full and local evaluations of a MAR network, which it borrows and never changes.
+    """Full and local evaluations of a MAR network, ours or the authors' own, which it borrows and never changes.
 
     The order is known before the first step, so every context, target set and sub-step is a slice. The
     encoder sees known tokens only: a local evaluation appends the tokens decoded in its group to it.
     """
 
-    def __init__(self, net: MAR, *, refresh_prefix: bool = False) -> None:
+    def __init__(self, net: Any, *, refresh_prefix: bool = False) -> None:
         super().__init__(net, refresh_prefix=refresh_prefix)
         self.net = net
-        self.config: MARConfig = net.config
-        self.encoder_blocks, self.decoder_blocks = list(net.encoder_blocks), list(net.decoder_blocks)
-        self.head = DiffusionHead(net.diffloss.net, self.config.channels, self.config.token_bound)
+        self.config = net.config if isinstance(net, MAR) else sizes_of(net)
+        width = self.config.width
+        self.encoder_blocks = view_blocks(self.net.encoder_blocks, "encoder_blocks", width, "MAR")
+        self.decoder_blocks = view_blocks(self.net.decoder_blocks, "decoder_blocks", width, "MAR")
+        self.head = DiffusionHead(self.net.diffloss.net, self.config.channels, self.config.token_bound)
 
     def single_layer(self) -> Self:
         # its first decoder layer
         return self.replace(encoder_blocks=[], decoder_blocks=self.decoder_blocks[:1])
 
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
+        self.check_mode()
         net, p = self.net, self.config.buffer
         condition = self._condition(labels, order, branches)
         return Canvas(
@@ -67,7 +71,11 @@ class MARAdapter(Adapter):
     def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
         condition = self._condition(labels, canvas.order, canvas.branches)
         tokens = canvas.raster().to(self.dtype).repeat(canvas.branches, 1, 1)
-        return self.net(tokens, canvas.masked.repeat(canvas.branches, 1), condition)
+        masked = canvas.masked.repeat(canvas.branches, 1)
+        if isinstance(self.net, MAR):
+            return self.net(tokens, masked, condition)
+        mask = masked.to(self.dtype)  # the authors' own halves, as they wrote them
+        return self.net.forward_mae_decoder(self.net.forward_mae_encoder(tokens, mask, condition), mask)
 
     def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
         layout = self.config.cache_layout(schedule)

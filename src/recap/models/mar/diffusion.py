@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from recap.core.attention import Norm
 from recap.core.canvas import Draw
 from recap.core.heads import guided
 from recap.core.noise import Noise
 from recap.core.schedule import Step
-from recap.models.mar.denoiser import Denoiser
 
 TRAINED_STEPS = 1000
 AHEAD = (1 << 25, 1 << 30)  # bytes of modulation that are computed ahead, on the CPU and on a GPU
@@ -114,6 +114,11 @@ def _without_noise(steps: int, lean: bool) -> tuple[Update, ...]:
     return tuple(table)
 
 
+def bare_norm(x: Tensor) -> Tensor:
+    """A layer norm without parameters, as it stands before the last layer."""
+    return F.layer_norm(x, x.shape[-1:], eps=1e-6)
+
+
 class DiffusionHead:
     """Draws latents with the network of MAR's diffusion loss; the update runs in float32.
 
@@ -122,9 +127,11 @@ class DiffusionHead:
     step they are the network's error times 20,000, which a network that was trained for long keeps small.
     """
 
-    def __init__(self, net: Denoiser, channels: int, bound: float | None = None) -> None:
+    def __init__(self, net: Any, channels: int, bound: float | None = None) -> None:
+        """`net` is a `Denoiser`, or the authors' own, which has the same parts."""
         self.net = net
         self.parts: list[Any] = [*net.res_blocks, net.final_layer]
+        self.last_norm: Norm = getattr(net.final_layer, "norm_final", bare_norm)
         self.channels = channels
         self.bound = bound
         self._times: dict[tuple[tuple[Update, ...], torch.device], Tensor] = {}
@@ -153,7 +160,7 @@ class DiffusionHead:
         """
         table = updates(random.shape[1]) if table is None else table
         # (S, w), once for a draw and not once for a token
-        times = self.net.time_embed(self._timesteps(table, features.device))
+        times = self.embed_times(self._timesteps(table, features.device), features.dtype)
         condition = self.net.cond_embed(features)  # (branches * B, n, w), constant over the steps
         x = random[:, 0]
         last = torch.zeros_like(x)
@@ -191,7 +198,20 @@ class DiffusionHead:
             shift, scale, gate = change.chunk(3, dim=-1)
             h = h + gate * block.mlp(block.in_ln(h) * (1 + scale) + shift)
         shift, scale = changes[-1].chunk(2, dim=-1)
-        return self.net.final_layer.linear(F.layer_norm(h, h.shape[-1:], eps=1e-6) * (1 + scale) + shift)
+        return self.net.final_layer.linear(self.last_norm(h) * (1 + scale) + shift)
+
+    def embed_times(self, times: Tensor, dtype: torch.dtype) -> Tensor:
+        """Timesteps (S) embedded (S, w)."""
+        layer = self.net.time_embed
+        if not hasattr(layer, "timestep_embedding"):
+            return layer(times)
+        # the authors' layer makes its waves in float32, whatever the precision of what follows
+        return layer.mlp(layer.timestep_embedding(times, layer.frequency_embedding_size).to(dtype))
+
+    def predict_at(self, x: Tensor, features: Tensor, timestep: int) -> Tensor:
+        """What the network says of noisy tokens (B, n, C) at one of the trained steps, by its parts."""
+        times = self.embed_times(torch.tensor([timestep], device=x.device), features.dtype)
+        return self.predict(x, next(self._changes(times, self.net.cond_embed(features))))
 
     def _timesteps(self, table: tuple[Update, ...], device: torch.device) -> Tensor:
         """The timesteps of the process on the device, brought there once and not in every draw."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -13,38 +13,46 @@ from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
 from recap.core.schedule import Schedule
 from recap.models.adapter import Adapter
-from recap.models.maskgit.config import MaskGITConfig
+from recap.models.layers import embed
 from recap.models.maskgit.net import MaskGIT
+from recap.models.maskgit.official import logits_of, sizes_of
+from recap.models.views import view_blocks
 
 
 class MaskGITAdapter(Adapter):
-    """Full and local evaluations of a U-ViT with one class token, which it borrows and never changes.
+    """Full and local evaluations of a U-ViT with one class token, ours or the authors' own, which it never changes.
 
     Long skips need no cache: merging is per row, so the rows of a local evaluation bring their own.
     """
 
-    def __init__(self, net: MaskGIT, *, refresh_prefix: bool = False) -> None:
+    def __init__(self, net: Any, *, refresh_prefix: bool = False) -> None:
         super().__init__(net, refresh_prefix=refresh_prefix)
         self.net = net
-        self.config: MaskGITConfig = net.config
-        self.in_blocks, self.out_blocks = list(net.in_blocks), list(net.out_blocks)
-        self.head = CategoricalHead(net.logits)
+        self.config = net.config if isinstance(net, MaskGIT) else sizes_of(net)
+        width = self.config.width
+        self.in_blocks = view_blocks(self.net.in_blocks, "in_blocks", width, "MaskGIT")
+        (self.mid_block,) = view_blocks([self.net.mid_block], "mid_block", width, "MaskGIT")
+        self.out_blocks = view_blocks(self.net.out_blocks, "out_blocks", width, "MaskGIT")
+        self.merges = [block.skip_linear for block in self.net.out_blocks]
+        self.head = CategoricalHead(net.logits if isinstance(net, MaskGIT) else logits_of(net, self.config.codes))
 
     def single_layer(self) -> Self:
         # its middle block
         return self.replace(in_blocks=[], out_blocks=[])
 
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
+        self.check_mode()
         ids = torch.full_like(order, self.config.mask_id)
-        prefix = self.net.embed_class(self._labels(labels, order, branches))  # (GB, 1, D)
+        classes = self._labels(labels, order, branches).unsqueeze(1)
+        prefix = embed(self.net.context_embed, classes, torch.zeros_like(classes))  # (GB, 1, D)
         return Canvas(tokens=ids, order=order, branches=branches, condition=prefix)
-
-    def prediction(self, features: Tensor) -> Tensor:
-        return self.net.logits(features)
 
     def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
         ids = canvas.raster().repeat(canvas.branches, 1)
-        return self.net(ids, self._labels(labels, canvas.order, canvas.branches))
+        classes = self._labels(labels, canvas.order, canvas.branches)
+        if isinstance(self.net, MaskGIT):
+            return self.net(ids, classes)
+        return self.net(ids, context=classes.unsqueeze(1))
 
     def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
         layers = len(self.in_blocks) + 1 + len(self.out_blocks)
@@ -74,24 +82,25 @@ class MaskGITAdapter(Adapter):
         return canvas.condition[: canvas.branches * canvas.batch]  # (GB, 1, D)
 
     def _embed(self, canvas: Canvas, rows: slice) -> Tensor:
-        x = self.net.token_emb(canvas.tokens[:, rows], canvas.order[:, rows])
+        x = embed(self.net.token_emb, canvas.tokens[:, rows], canvas.order[:, rows])
         return x.repeat(canvas.branches, 1, 1)  # (GB, n, D)
 
     def _stack(self, x: Tensor, cache: ContextCache | None, rows: Rows, only: slice) -> Tensor:
-        stack = list(self.layers([*self.in_blocks, self.net.mid_block, *self.out_blocks], cache, "blocks", len(x)))
+        stack = list(self.layers([*self.in_blocks, self.mid_block, *self.out_blocks], cache, "blocks", len(x)))
         skips: list[Tensor] = []
         normed: Tensor | None = None
+        half = len(self.in_blocks)
         for index, (block, layer) in enumerate(stack[:-1]):
-            if index > len(self.in_blocks):
-                x, normed = self.ops.merge(block.skip_linear, x, skips.pop()), None
+            if index > half:
+                x, normed = self.ops.merge(self.merges[index - half - 1], x, skips.pop()), None
             # what follows a block of the first half is the next one's norm; in the second half it is a merge
-            after = stack[index + 1][0].norm1 if index < len(self.in_blocks) else None
+            after = stack[index + 1][0].norm1 if index < half else None
             first = block.norm1(x) if normed is None else normed
             x, normed = advance(block, x, first, layer, rows, after=after, ops=self.ops)
-            if index < len(self.in_blocks):
+            if index < half:
                 skips.append(x)
             else:
                 normed = None
         if len(stack) > 1:
-            x = self.ops.merge(stack[-1][0].skip_linear, x, skips.pop())
+            x = self.ops.merge(self.merges[half - 1], x, skips.pop())
         return evaluate_stack(stack[-1:], x, rows, self.net.norm, only=only, ops=self.ops)

@@ -1,0 +1,211 @@
+"""Plain stacks of attention blocks from a description of where their parts are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from recap.core.attention import Ops, PaddedOps, evaluate_post_norm_stack, evaluate_stack
+from recap.core.cache import ContextCache, Rows
+from recap.core.canvas import Canvas
+from recap.core.heads import CategoricalHead
+from recap.models.adapter import Adapter
+from recap.models.find import check_quiet, find
+from recap.models.sizes import Sizes
+from recap.models.views import AttentionView, BlockView, Call, chain
+
+Path = str | tuple[str, ...]  # a dotted path, or several whose modules are called one after another
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Rotary positions: pairs of a head's numbers turn by an angle that grows with the position.
+
+    A pair is a number and its fellow half a head on ("halves"), or two neighbours ("neighbours"). `share` is the
+    part of a head that turns.
+    """
+
+    base: float = 10000.0
+    pairs: Literal["halves", "neighbours"] = "halves"
+    share: float = 1.0
+
+    def at(self, positions: Tensor) -> Call:
+        """What turns heads (B, M, H, Dh) that sit at `positions` (B, M)."""
+
+        def turn(x: Tensor) -> Tensor:
+            width = int(x.shape[-1] * self.share)
+            rates = self.base ** -(torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width)
+            angles = positions[..., None, None] * rates  # (B, M, 1, width / 2)
+            cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+            part, rest = x[..., :width], x[..., width:]
+            if self.pairs == "halves":
+                a, b = part.chunk(2, dim=-1)
+                return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)
+            a, b = part[..., ::2], part[..., 1::2]
+            return torch.cat([torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2), rest], dim=-1)
+
+        return turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """Where the parts of a bidirectional transformer over ids are; paths are dotted, as in "encoder.layers".
+
+    Those of norms, projections, heads and MLP begin at a block, the others at the model. Queries, keys and values
+    come from one layer, `qkv`, side by side, or from three. With `norms="after"` a block normalises its sums (BERT),
+    else the inputs of its parts. Positions are a table (`positions`) or `rotary`. Where embedding or logits are more
+    than modules one after another, `embed` (ids and positions, both (B, n), to rows) or a callable `logits` says so.
+    """
+
+    num_tokens: int
+    mask_id: int
+    blocks: str
+    heads: int | str
+    out: Path
+    mlp: Path
+    logits: Path | Callable[[Tensor], Tensor]
+    codes: int | None = None  # ids from 0 on that may be drawn
+    drawn: tuple[int, ...] | None = None  # or exactly these
+    pad_id: int | None = None  # fills up short sequences and is not attended to
+    words: str | None = None
+    positions: str | None = None
+    first_position: int = 0  # of the table, where the first token sits
+    embed_norm: str | None = None
+    embed: Callable[[Tensor, Tensor], Tensor] | None = None
+    norm1: str = "norm1"
+    norm2: str = "norm2"
+    norms: Literal["before", "after"] = "before"
+    qkv: str | None = None
+    q: str | None = None
+    k: str | None = None
+    v: str | None = None
+    q_norm: str | None = None
+    k_norm: str | None = None
+    rotary: Rotary | None = None
+    norm: str | None = None  # after the last block
+
+    def __post_init__(self) -> None:
+        separate = [name for name in ("q", "k", "v") if getattr(self, name) is not None]
+        if len(separate) != (3 if self.qkv is None else 0):
+            raise ValueError(f"qkv is {self.qkv!r} beside {separate or 'no others'}; give either qkv, or q, k and v")
+        if (self.codes is None) == (self.drawn is None):
+            raise ValueError("give either codes=, how many ids may be drawn, or drawn=, which ones")
+        if (self.words is None) == (self.embed is None):
+            raise ValueError("give either words=, where the embedding of ids is, or a function embed=")
+        if self.norms not in ("before", "after"):
+            raise ValueError(f'norms is {self.norms!r}; it must be "before" or "after"')
+
+
+class DescribedAdapter(Adapter):
+    """Full and local evaluations of a network that a `Description` fits; the network is never changed."""
+
+    def __init__(self, net: nn.Module, description: Description, *, refresh_prefix: bool = False) -> None:
+        check_quiet(net)
+        super().__init__(net, refresh_prefix=refresh_prefix)
+        self.description = d = description
+        blocks = self._find(d.blocks)
+        self.blocks = [self._view(block, i) for i, block in enumerate(blocks)]
+        self.norm: Call = nn.Identity() if d.norm is None else self._find(d.norm)
+        self._embed = d.embed or self._embedding(d)
+        self._words = None if d.drawn is None else torch.tensor(d.drawn, device=self.device)
+        self.head = CategoricalHead(self._logits(d), self._words)
+        with torch.no_grad():
+            first = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+            width = self._embed(first, first).shape[-1]
+        codes = d.codes if d.drawn is None else len(d.drawn)
+        assert codes is not None
+        self.config = Sizes(d.num_tokens, codes, d.mask_id, width, len(self.blocks))
+
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
+        everything = slice(0, canvas.size)
+        return self._evaluate(canvas, cache, everything, Rows.all(canvas.size), wanted)
+
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
+        only = slice(wanted.start - rows.start, wanted.stop - rows.start)
+        return self._evaluate(canvas, cache, rows, self.target(canvas, rows, 0, canvas.size), only)
+
+    def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
+        return self._chosen(self.forward(canvas.raster()))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits (B, N, ...) of the network's own forward over `ids` (B, N)."""
+        if self.description.pad_id is not None and bool((ids == self.description.pad_id).any()):
+            raise ValueError("how this network's forward is told of padding is not described; override forward()")
+        out = self.module(ids)
+        return out if isinstance(out, Tensor) else out.logits
+
+    def _evaluate(self, canvas: Canvas, cache: ContextCache | None, taken: slice, rows: Rows, only: slice) -> Tensor:
+        positions = canvas.order[:, taken]
+        x = self._embed(canvas.tokens[:, taken], positions)  # (B, M, D)
+        blocks, rotary = self.blocks, self.description.rotary
+        if rotary is not None:
+            turn = rotary.at(positions)
+            blocks = [replace(block, attn=replace(block.attn, turn=turn)) for block in blocks]
+        layers = self.layers(blocks, cache, "blocks", len(x))
+        if self.description.norms == "after":
+            return self.norm(evaluate_post_norm_stack(layers, x, rows, only=only, ops=self._seeing(canvas)))
+        return evaluate_stack(layers, x, rows, self.norm, only=only, ops=self._seeing(canvas))
+
+    def _seeing(self, canvas: Canvas) -> Ops:
+        """Attention that passes over padding, which is known from the start, so that its rows never move."""
+        pad = self.description.pad_id
+        return self.ops if pad is None else PaddedOps(self.ops, canvas.tokens != pad)
+
+    def _view(self, block: Any, index: int) -> BlockView:
+        d, place = self.description, f"{self.description.blocks}.{index}"
+        heads = d.heads if isinstance(d.heads, int) else self._find(f"{place}.{d.heads}")
+        if d.qkv is not None:
+            project = self._find(f"{place}.{d.qkv}")
+        else:
+            three = tuple(self._find(f"{place}.{path}") for path in (d.q, d.k, d.v))
+
+            def project(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+                q, k, v = (layer(x) for layer in three)
+                return q, k, v
+
+        q_norm, k_norm = (None if path is None else self._find(f"{place}.{path}") for path in (d.q_norm, d.k_norm))
+        attn = AttentionView(heads, project, self._each(place, d.out), q_norm, k_norm)
+        norm1, norm2 = self._find(f"{place}.{d.norm1}"), self._find(f"{place}.{d.norm2}")
+        return BlockView(norm1, attn, norm2, self._each(place, d.mlp))
+
+    def _embedding(self, d: Description) -> Callable[[Tensor, Tensor], Tensor]:
+        assert d.words is not None
+        words = self._find(d.words)
+        table = None if d.positions is None else self._find(d.positions)
+        norm = nn.Identity() if d.embed_norm is None else self._find(d.embed_norm)
+
+        def embed(ids: Tensor, positions: Tensor) -> Tensor:
+            x = words(ids)
+            if isinstance(table, Tensor):
+                x = x + table.reshape(-1, table.shape[-1])[positions + d.first_position]
+            elif table is not None:
+                x = x + table(positions + d.first_position)
+            return norm(x)
+
+        return embed
+
+    def _logits(self, d: Description) -> Call:
+        parts = (d.logits,) if callable(d.logits) else tuple(self._find(path) for path in listed(d.logits))
+        return lambda features: self._chosen(chain(parts, features))
+
+    def _chosen(self, logits: Tensor) -> Tensor:
+        """The logits of ids that may be drawn."""
+        if self._words is None:
+            return logits[..., : self.description.codes]
+        if self._words.device != logits.device:  # the network was moved
+            self._words = self._words.to(logits.device)
+        return logits.index_select(-1, self._words)
+
+    def _each(self, place: str, paths: Path) -> tuple[Call, ...]:
+        return tuple(self._find(f"{place}.{path}") for path in listed(paths))
+
+    def _find(self, path: str) -> Any:
+        return find(self.module, path, "the description")
+
+
+def listed(paths: Path) -> tuple[str, ...]:
+    return (paths,) if isinstance(paths, str) else paths

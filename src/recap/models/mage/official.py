@@ -1,0 +1,79 @@
+"""The authors' MAGE class: what is asked of an instance, its sizes, and its forward at generation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recap.models.find import find
+from recap.models.mage.config import MAGEConfig
+
+NEEDS = (
+    "token_emb.word_embeddings.num_embeddings",
+    "token_emb.word_embeddings.embedding_dim",
+    "token_emb.position_embeddings",
+    "token_emb.LayerNorm",
+    "blocks",
+    "norm",
+    "decoder_embed",
+    "decoder_pos_embed_learned",
+    "decoder_blocks",
+    "decoder_norm",
+    "mlm_layer.bias",
+    "codebook_size",
+    "fake_class_label",
+    "mask_token_label",
+    "pad_with_cls_token",
+    "forward_decoder",
+)
+
+
+def sizes_of(net: nn.Module) -> MAGEConfig:
+    """The sizes of an instance, read from its attributes."""
+    part: dict[str, Any] = {path: find(net, path, "MAGE") for path in NEEDS}
+    if not part["pad_with_cls_token"]:
+        raise ValueError(
+            "pad_with_cls_token is False; only decoders whose masked positions are padded with the class token's "
+            "output are known here, as the published models are"
+        )
+    width, inside = part["decoder_pos_embed_learned"].shape[2], part["token_emb.word_embeddings.embedding_dim"]
+    if width != inside:
+        raise ValueError(
+            f"decoder_pos_embed_learned is {width} wide and token_emb.word_embeddings {inside}; "
+            f"encoder and decoder of one width are expected"
+        )
+    codes, mask = part["codebook_size"], part["mask_token_label"]
+    words = part["token_emb.word_embeddings.num_embeddings"]
+    if mask != words - 1:
+        raise ValueError(f"mask_token_label is {mask}; expected the last of the {words} words of token_emb")
+    return MAGEConfig(
+        width=width,
+        encoder_depth=len(part["blocks"]),
+        decoder_depth=len(part["decoder_blocks"]),
+        heads=find(part["blocks"], "0.attn.num_heads", "MAGE"),
+        decoder_heads=find(part["decoder_blocks"], "0.attn.num_heads", "MAGE"),
+        num_tokens=part["decoder_pos_embed_learned"].shape[1] - 1,
+        codes=codes,
+        class_slots=mask - codes,
+        fake_class=part["fake_class_label"],
+        patch=0,
+        vqgan=None,
+    )
+
+
+def logits_of(net: Any, codes: int) -> Callable[[Tensor], Tensor]:
+    """The codebook's logits, by the layer of an instance and the words that it is tied to."""
+    return lambda features: net.mlm_layer(features, net.token_emb.word_embeddings.weight)[..., :codes]
+
+
+def plain_forward(net: Any, ids: Tensor, config: MAGEConfig) -> Tensor:
+    """What the authors evaluate in a step of generation, by their own parts (B, N, V); no token is dropped."""
+    ids = torch.cat([torch.full_like(ids[:, :1], config.fake_class), ids], dim=1)
+    x = net.token_emb(ids)  # (B, 1 + N, D)
+    for block in net.blocks:
+        x = block(x)
+    masked = (ids == config.mask_id).to(x.dtype)
+    return net.forward_decoder(net.norm(x), torch.zeros_like(masked), masked)[:, 1:, : config.codes]

@@ -1,0 +1,54 @@
+"""AutoNAT's U-ViT class: what is asked of an instance, and its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from recap.models.find import find
+from recap.models.maskgit.config import MaskGITConfig
+
+NEEDS = (
+    "token_emb.word_embeddings.num_embeddings",
+    "token_emb.word_embeddings.embedding_dim",
+    "token_emb.position_embeddings.num_embeddings",
+    "token_emb.LayerNorm",
+    "context_embed.word_embeddings.num_embeddings",
+    "context_embed.position_embeddings",
+    "context_embed.LayerNorm",
+    "in_blocks",
+    "mid_block",
+    "out_blocks",
+    "norm",
+    "mlm_layer.bias",
+    "codebook_size",
+)
+
+
+def sizes_of(net: nn.Module) -> MaskGITConfig:
+    """The sizes of an instance, read from its attributes."""
+    part: dict[str, Any] = {path: find(net, path, "MaskGIT") for path in NEEDS}
+    words = part["token_emb.word_embeddings.num_embeddings"]
+    if words != part["codebook_size"] + 1:
+        raise ValueError(
+            f"token_emb.word_embeddings has {words} words for a codebook_size of "
+            f"{part['codebook_size']}; expected one more, for the mask"
+        )
+    for i, block in enumerate(part["out_blocks"]):
+        if find(block, "skip_linear", f"MaskGIT, for block {i} of out_blocks,") is None:
+            raise ValueError(f"out_blocks[{i}].skip_linear is None; a U-ViT with long skips is expected")
+    return MaskGITConfig(
+        width=part["token_emb.word_embeddings.embedding_dim"],
+        depth=len(part["in_blocks"]) + len(part["out_blocks"]),
+        heads=find(part["mid_block"], "attn.num_heads", "MaskGIT"),
+        num_tokens=part["token_emb.position_embeddings.num_embeddings"],
+        codes=part["codebook_size"],
+        classes=part["context_embed.word_embeddings.num_embeddings"] - 1,  # the last one stands for no class
+    )
+
+
+def logits_of(net: Any, codes: int) -> Callable[[Tensor], Tensor]:
+    """The codebook's logits, by the layer of an instance and the words that it is tied to."""
+    return lambda features: net.mlm_layer(features, net.token_emb.word_embeddings.weight)[..., :codes]

@@ -1,0 +1,184 @@
+"""`recap edit`, `recap sample --order`, and the pictures and masks that they work on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from recap import fit
+from recap.cli import main
+from recap.cli.edit import opened
+from recap.images import PLACES, box_mask, keep_mask
+from tests.test_cli import failure
+from tests.test_pipeline import pipeline
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model of each kind, a picture of its size, a large one with a mask, and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for family in ("maskgit", "mage"):
+        pipe = pipeline(family)
+        pipe.sampling = type(pipe.sampling)(pipe.sampling.preset, full=6, local=4)
+        pipe.save_pretrained(tmp_path / family)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save("small.png")
+    Image.fromarray(pixels).resize((60, 40)).save("large.jpg")
+    box_mask(8, 4, 0, 8, 8).save("mask.png")
+    Image.new("L", (8, 8), 0).save("black.png")
+    Image.fromarray(np.pad(np.full((40, 20), 255, np.uint8), ((0, 0), (0, 40)))).save("left.png")
+    return tmp_path
+
+
+def run(*argv: str) -> Any:
+    assert main(["edit", "--model", "maskgit", "--out", "out", *argv]) == 0
+    return json.loads(Path("out/run.json").read_text())
+
+
+def test_edit_writes_the_result_a_strip_and_what_was_done(place: Path, capsys: Capture) -> None:
+    about = run("--image", "small.png", "--mask", "mask.png", "--labels", "1,3", "--full", "3", "--local", "2")
+    out, err = capsys.readouterr()
+    assert "8 of 16 tokens drawn anew with 3+2 evaluations, 2 version(s)" in out
+    assert "5/5" in err
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "000000.png",
+        "000001.png",
+        "run.json",
+        "strip.png",
+    ]
+    assert opened("out/000000.png", "RGB").size == (8, 8)
+    strip = opened("out/strip.png", "RGB")
+    assert strip.width > 4 * 192
+    edit = about["edit"]
+    assert (edit["image"], edit["mask"], edit["redrawn"], edit["of"]) == ("small.png", "mask.png", 8, 16)
+    assert (about["labels"], about["full"], about["local"], sum(about["tokens"])) == ([1, 3], 3, 2, 8)
+    assert about["evaluations"] == {"full": 3, "local": 2}
+
+
+def test_ways_to_say_what_is_drawn(place: Path) -> None:
+    usual = ["--image", "small.png", "--labels", "1"]
+
+    def result(*argv: str) -> tuple[bytes, int]:
+        about = run(*usual, *argv)
+        return Path("out/000000.png").read_bytes(), about["edit"]["redrawn"]
+
+    by_mask = result("--mask", "mask.png")
+    assert by_mask == result("--redraw", "4,0,8,8") == result("--keep", "left") == result("--keep", "left:0.5")
+    assert by_mask != result("--keep", "right:0.5")
+    assert result("--keep", "center:0.5")[1] == 12
+    assert result("--redraw", "0,0,3,1")[1] == 2
+    assert result("--strength", "0.25")[1] == 4
+    assert result("--strength", "1")[1] == 16
+    assert by_mask[0] != result("--mask", "mask.png", "--seed", "1")[0]
+    assert by_mask == result("--mask", "mask.png", "--batch", "1")
+
+
+def test_versions_are_the_same_in_any_batch(place: Path) -> None:
+    seen = []
+    for batch in ("1", "3"):
+        run("--image", "small.png", "--keep", "top", "--labels", "1", "--num", "3", "--batch", batch)
+        seen.append([Path(f"out/{i:06d}.png").read_bytes() for i in range(3)])
+    assert seen[0] == seen[1]
+    assert len(set(seen[0])) == 3
+
+
+def test_pictures_are_made_to_fit(place: Path) -> None:
+    about = run("--image", "large.jpg", "--mask", "left.png", "--labels", "1", "--fit", "--paste")
+    # the left third of 60 x 40 is the left quarter of its middle square
+    assert about["edit"]["redrawn"] == 4
+    result, before = np.asarray(opened("out/000000.png", "RGB")), np.asarray(fit(opened("large.jpg", "RGB"), 8))
+    assert (result[:, 2:] == before[:, 2:]).all()
+    assert (result[:, :2] != before[:, :2]).any()
+
+
+def test_models_without_classes_are_edited_without_labels(place: Path) -> None:
+    argv = ["edit", "--model", "mage", "--image", "small.png", "--keep", "bottom:0.25", "--num", "2", "--out", "out"]
+    assert main(argv) == 0
+    assert json.loads(Path("out/run.json").read_text())["labels"] is None
+
+
+ERRORS = {
+    "--image large.jpg --keep left --labels 1": "60 x 40 pixels but this model draws 8 x 8; crop and scale it first",
+    "--image large.jpg --mask mask.png --labels 1 --fit": "mask is 8 x 8 pixels but the image 60 x 40",
+    "--image small.png --mask left.png --labels 1": "mask is 60 x 40 pixels but the image 8 x 8",
+    "--image small.png --mask black.png --labels 1": "the mask is empty",
+    "--image small.png --keep left": "say with --labels",
+    "--image small.png --keep left --labels 9": "out of range",
+    "--image none.png --keep left --labels 1": "No such file",
+    "--image maskgit/config.json --keep left --labels 1": "cannot identify image file",
+    "--image small.png --keep middle --labels 1": "give one of left, right, top, bottom, center",
+    "--image small.png --keep left:1.0 --labels 1": "all or nothing",
+    "--image small.png --keep left:x --labels 1": "--keep left:x",
+    "--image small.png --redraw 1,2,3 --labels 1": "four whole numbers",
+    "--image small.png --redraw a,b,c,d --labels 1": "four whole numbers",
+    "--image small.png --redraw 4,0,4,8 --labels 1": "no part of 8 x 8 pixels",
+    "--image small.png --redraw 0,0,9,8 --labels 1": "no part of 8 x 8 pixels",
+    "--image small.png --strength 0 --labels 1": "above 0 and at most 1",
+    "--image small.png --strength 0.5 --paste --labels 1": "leave one of them out",
+    "--image small.png --keep left --labels 1 --num 0": "at least one version",
+    "--image small.png --keep left --labels 1 --batch 0": "at least one version at a time",
+    "--image small.png --keep left --labels 1 --full 9": "no room in 8 tokens",
+    "--image small.png --keep left --labels 1 --order inward": "neither a file nor one of random",
+}
+
+
+@pytest.mark.parametrize("line", ERRORS)
+def test_edit_refuses_in_one_line(place: Path, capsys: Capture, line: str) -> None:
+    assert ERRORS[line] in failure(capsys, "edit", "--model", "maskgit", *line.split())
+    assert not Path("edited").exists()
+
+
+def test_orders_by_name_and_by_file(place: Path, capsys: Capture) -> None:
+    Path("back.txt").write_text(", ".join(map(str, reversed(range(16)))))
+    Path("short.txt").write_text("0 1 2")
+    Path("words.txt").write_text("first second")
+    drawn: dict[str, bytes] = {}
+    for order in ("random", "confidence", "raster", "centre-out", "back.txt"):
+        argv = ["sample", "--model", "maskgit", "--num", "1", "--order", order, "--out", "out"]
+        assert main(argv) == 0
+        assert json.loads(Path("out/run.json").read_text())["order"] == order
+        drawn[order] = Path("out/000000.png").read_bytes()
+    assert len(set(drawn.values())) == 5
+    capsys.readouterr()
+    assert main(["sample", "--model", "maskgit", "--num", "1", "--out", "out"]) == 0
+    assert Path("out/000000.png").read_bytes() == drawn["confidence"]
+    capsys.readouterr()
+    usual = ["sample", "--model", "maskgit", "--num", "1", "--order"]
+    assert main([*usual, "short.txt"]) == 2
+    assert "3 positions but the model has 16" in capsys.readouterr().err
+    assert main([*usual, "words.txt"]) == 2
+    assert "words.txt holds no order" in capsys.readouterr().err
+
+
+@given(st.integers(2, 64), st.sampled_from(PLACES), st.floats(0.05, 0.95))
+def test_what_is_kept_is_as_large_as_was_said(side: int, where: str, share: float) -> None:
+    kept = round(side * share)
+    if not 0 < kept < side:
+        with pytest.raises(ValueError, match="all or nothing"):
+            keep_mask(side, where, share)
+        return
+    black = np.asarray(keep_mask(side, where, share)) == 0
+    assert black.sum() == (kept * kept if where == "center" else kept * side)
+    edges = {"left": black[:, 0], "right": black[:, -1], "top": black[0], "bottom": black[-1]}
+    assert where == "center" or edges[where].all()
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 16))
+def test_whatever_a_mask_touches_stays_white_when_it_is_made_to_fit(width: int, height: int, side: int) -> None:
+    least = min(width, height)
+    left, top = (width - least) // 2, (height - least) // 2
+    mask = Image.new("L", (width, height), 0)
+    assert not np.asarray(fit(mask, side, mask=True)).any()
+    mask.putpixel((left + least // 2, top + least // 3), 255)
+    fitted = np.asarray(fit(mask, side, mask=True))
+    assert set(np.unique(fitted)) <= {0, 255}
+    touched = [int((least // part) * side / least) for part in (3, 2)]  # row and column
+    assert fitted[*touched] == 255
+    assert fitted.astype(bool).sum() <= (side / least + 2) ** 2
