@@ -59,7 +59,8 @@ def edit(
     end is run; by default the model's own, with evaluations in proportion. paste: put the pixels that are
     not white back into the result, which by default is as the tokenizer draws it. A mask without white is
     refused; one that is all white is plain sampling. The rest is as in a call of the pipeline, but that an
-    `Edited` is returned.
+    `Edited` is returned, and a callback is also told the "images" that its canvas holds: those with equally many
+    tokens to draw.
     """
     pipe.check_output(output_type)
     tokenizer = pipe.need_tokenizer()
@@ -90,7 +91,7 @@ def edit(
                 generator=[generators[index] for index in images],
                 known=Known(before[images], masked[images]),
             )
-            tokens[images] = pipe.follow(steps, bar, callback_on_step_end, first=done)
+            tokens[images] = pipe.follow(steps, bar, callback_on_step_end, images, done)
             done += len(plans[known].steps)
     plan_of = {index: plans[known] for known, images in parts.items() for index in images}
     schedules = tuple(plan_of[index] for index in range(batch))
