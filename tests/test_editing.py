@@ -91,6 +91,15 @@ def test_known_tokens_are_bit_identical_in_every_engine(family: str, engine: str
         assert distance(ours.tokens, theirs.tokens) < 1e-4
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_known_tokens_are_bit_identical_in_half_precision(family: str) -> None:
+    pipe = few(pipeline(family)).to(torch.bfloat16)
+    result = edited(family, pipe)
+    before = shared(family).encode(picture())  # the tokenizer stays as it is
+    assert torch.equal(result.tokens[~result.masked], before[~result.masked])
+    assert result.tokens.dtype == before.dtype
+
+
 @given(masks)
 def test_a_token_is_redrawn_if_any_of_its_pixels_is(mask: Tensor) -> None:
     masked = token_mask(mask.unsqueeze(0), STRIDE)[0]

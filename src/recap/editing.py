@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,10 +18,18 @@ from recap.inputs import Generators, Labels, generators_of, labels_of
 from recap.models.adapter import Adapter
 
 if TYPE_CHECKING:
-    from recap.pipeline import Callback, Output, Pipeline
+    from recap.pipeline import Callback, Pipeline
 
 # which tokens (B, N) of a start to draw anew: model, tokens, labels, noise and how many of each image
 Choice = Callable[[Adapter, Tensor, Tensor | None, Noise, int], Tensor]
+
+
+@runtime_checkable
+class Result(Protocol):
+    """What an earlier call returned: its tokens in raster order are taken as they are."""
+
+    @property
+    def tokens(self) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class Edited:
 
 def edit(
     pipe: Pipeline,
-    image: Picture | Sequence[Picture] | Output | Edited,
+    image: Picture | Sequence[Picture] | Result,
     mask: Picture | Sequence[Picture],
     labels: Labels | None = None,
     *,
@@ -105,14 +113,13 @@ def edit(
 
 
 def start_of(
-    pipe: Pipeline, image: Picture | Sequence[Picture] | Output | Edited, paste: bool
+    pipe: Pipeline, image: Picture | Sequence[Picture] | Result, paste: bool
 ) -> tuple[Tensor | None, Tensor]:
     """Pixels (B, 3, H, W), if they are wanted, and tokens of what is to be edited."""
-    earlier = getattr(image, "tokens", None)
-    if isinstance(earlier, Tensor):
-        check_tokens(pipe.model, earlier)
-        return (pipe.decode(earlier, "pt") if paste else None), earlier.to(pipe.device)
-    pixels = batch_of(image, pipe.side)  # type: ignore[arg-type]
+    if isinstance(image, Result):
+        check_tokens(pipe.model, image.tokens)
+        return (pipe.decode(image.tokens, "pt") if paste else None), image.tokens.to(pipe.device)
+    pixels = batch_of(image, pipe.side)
     return (pixels if paste else None), pipe.encode(pixels)
 
 

@@ -19,7 +19,7 @@ from recap.core.decode import check_fit, grouped_decode
 from recap.core.presets import PUBLISHED, Grouping, Sampling, usual_guidance
 from recap.core.protocols import Selector
 from recap.core.schedule import Ramp, Schedule
-from recap.editing import Choice, Edited, at_random, fresh_start
+from recap.editing import Choice, Result, at_random, fresh_start
 from recap.engine import noise_with, with_engine
 from recap.images import Picture, as_type, batch_of
 from recap.inputs import Generators, Labels, generators_of, labels_of
@@ -186,7 +186,7 @@ class Pipeline:
         generator: Generators | None = None,
         seed: int | None = None,
         guidance_scale: float | Ramp | None = None,
-        init: Tensor | Output | Edited | None = None,
+        init: Tensor | Result | None = None,
         strength: float = 0.5,
         choose: Choice = at_random,
         output_type: str = "pil",
