@@ -1,4 +1,4 @@
-"""The pages of the documentation do what they say."""
+"""The page on editing does what it says."""
 
 import re
 import shlex
