@@ -99,7 +99,8 @@ def main() -> None:
     print(
         f"{len(truths)} sequences of {min(lengths)} to {max(lengths)} residues, each with {args.maskings} "
         f"masking{'s' * (args.maskings > 1)} of {args.share:.0%} ({sum(hidden)} masked residues), "
-        f"batch {args.maskings}, {args.threads} thread{'s' * (args.threads > 1)}, float32, torch {torch.__version__}, {platform.machine()}\n"
+        f"batch {args.maskings}, {args.threads} thread{'s' * (args.threads > 1)}, float32, "
+        f"torch {torch.__version__}, {platform.machine()}\n"
     )
     print(
         "| steps | full + local | recovered | spread | ms a sequence | processor ms | against as many plain steps |"

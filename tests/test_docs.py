@@ -1,59 +1,67 @@
-"""The pages of the documentation say what is true: their code runs as it is printed."""
+"""The pages of the documentation do what they say."""
 
-import importlib.util
 import re
-import subprocess
-import sys
+import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
+from PIL import Image
 
-import recap
-from tests.models import standins
+from recap.cli import main, parser
 
-DOCS = Path(__file__).parent.parent / "docs"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
-
-
-def blocks(page: str, language: str) -> list[tuple[int, str]]:
-    """The code blocks of a page, with the lines at which they begin."""
-    text = (DOCS / page).read_text()
-    found = [(text[: m.start(2)].count("\n") + 1, m[1], m[2]) for m in BLOCK.finditer(text)]
-    return [(line, code) for line, kind, code in found if kind == language]
+DOCS = Path(__file__).parents[1] / "docs"
+EDITING = DOCS / "editing.md"
 
 
-def test_the_page_on_plugging_in_runs_as_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    mar: Any = standins.random(standins.MaskedAutoregressor())
-    space: dict[str, Any] = {"mar": mar}  # what the reader holds
-    with torch.random.fork_rng():
-        for line, code in blocks("plug-in.md", "python"):
-            exec(compile("\n" * (line - 1) + code, str(DOCS / "plug-in.md"), "exec"), space)
-    assert isinstance(space["adapter"], recap.Adapter)
-    assert space["latents"].shape == (2, 16, 4)
-    printed = without_errors(capsys.readouterr().out)
-    ((_, shown),) = blocks("plug-in.md", "text")
-    assert printed == without_errors(shown)
+def blocks(page: Path, kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_the_page_on_antibodies_runs_as_it_is_printed() -> None:
-    if not all(importlib.util.find_spec(name) for name in ("antiberty", "transformers")):
-        pytest.skip("antiberty and transformers are not installed")
-    ((line, code),) = blocks("antibodies.md", "python")
-    exec(compile("\n" * (line - 1) + code, str(DOCS / "antibodies.md"), "exec"), {})
-    ((_, shown), *_) = blocks("antibodies.md", "console")
-    command, printed = shown.strip().split("\n")[1:]
-    done = subprocess.run(
-        [sys.executable, "-m", *command.removeprefix("$ ").split()], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, printed)
+def commands(page: Path) -> list[str]:
+    """What follows the prompts of a page."""
+    return [line.removeprefix("$ ") for block in blocks(page, "console") for line in block.splitlines()]
 
 
-def without_errors(text: str) -> str:
-    """A report with the sizes of its errors left out: they are rounding, and differ from machine to machine."""
-    return re.sub(r"error \S+", "error", text)
+def test_pictures_are_there_and_small() -> None:
+    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", EDITING.read_text())
+    assert len(shown) == 4
+    for name in shown:
+        assert (DOCS / name).stat().st_size < 300_000
+        with Image.open(DOCS / name) as picture:
+            assert picture.width > 500
 
 
-def test_two_methods_are_all_that_the_worked_example_must_write() -> None:
-    assert recap.Adapter.__abstractmethods__ == {"full", "local"}
+def test_other_commands_are_understood() -> None:
+    (block,) = blocks(EDITING, "bash")
+    for line in block.splitlines():
+        name, *rest = shlex.split(line)
+        assert name == "recap"
+        assert parser().parse_args(rest).command == "edit"
+
+
+@pytest.mark.slow
+def test_commands_of_the_page_on_editing_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = commands(EDITING)
+    assert len(lines) == 5
+    for line in lines:
+        name, *rest = shlex.split(line)
+        assert name == "recap"
+        assert main(rest) == 0
+    for page in ("centre", "half", "around", "class"):
+        with Image.open(tmp_path / page / "strip.png") as made, Image.open(DOCS / "editing" / f"{page}.png") as shown:
+            assert made.width / made.height == pytest.approx(shown.width / shown.height, rel=0.01)
+
+
+@pytest.mark.slow
+def test_python_of_the_page_on_editing_runs_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run: Callable[..., None] = exec
+    space: dict[str, object] = {}
+    for block in blocks(EDITING, "python"):
+        run(compile(block, str(EDITING), "exec"), space)
+    assert (tmp_path / "half_lotus.png").is_file()
+    assert space["canvas"].decoded == 256  # type: ignore[attr-defined]
