@@ -7,7 +7,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +214,7 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("/v1/edit", {"image": PIXEL, "labels": 1}, 422, "either"),
     ("/v1/edit", {"image": "?", "labels": 1, "redraw": [0, 0, 2, 2]}, 422, "the image is no base64"),
     ("/v1/edit", {"image": "", "labels": 1, "redraw": [0, 0, 2, 2]}, 422, r"\(0 bytes\) is no picture"),
-    ("/v1/edit", {"image": PIXEL[:80], "labels": 1, "redraw": [0, 0, 2, 2]}, 422, "the image .*; send a whole PNG"),
+    ("/v1/edit", {"image": PIXEL[:60], "labels": 1, "redraw": [0, 0, 2, 2]}, 422, "the image .*; send a whole PNG"),
     ("/v1/edit", {"image": PIXEL, "labels": 1, "mask": "AAAA"}, 422, "the mask"),
     ("/v1/edit", {"image": PIXEL, "labels": 1, "redraw": [0, 0, 99, 2]}, 422, "no part of 8 x 8"),
     ("/v1/plan", {"full": 2, "local": 3}, 422, "have no room in 2 groups"),
@@ -269,10 +269,11 @@ def test_other_paths_methods_and_types_are_answered_in_json() -> None:
             await client.post("/v1/sample", content=b"labels=1", headers={"Content-Type": "text/plain"}),
             await client.post("/v1/sample", content=b"{}"),
             await client.get("/docs"),
+            await client.post("/v1/models"),
         ]
 
     answers = asked(ask)
-    assert [answer.status_code for answer in answers] == [404, 405, 415, 415, 404]
+    assert [answer.status_code for answer in answers] == [404, 405, 415, 415, 404, 405]
     assert all(answer.json()["error"]["message"] for answer in answers)
     assert answers[1].headers["allow"] == "POST"
 
@@ -334,18 +335,18 @@ def test_tokens_are_asked_for() -> None:
 
 
 def test_time_is_up() -> None:
-    slow = {"labels": 1, "num": 8, "full": 16, "timeout": 0.001}
+    service = served("mar", timeout=0.2)
+    service.pipe.sampling = replace(service.pipe.sampling, head_steps=(500, 500))
 
     async def ask(client: httpx.AsyncClient) -> Any:
-        late = await client.post("/v1/sample", json=slow)
-        after = await client.post("/v1/sample", json={"labels": 1})
-        return late, after, (await client.get("/metrics")).text
+        late = await client.post("/v1/sample", json={"labels": 1, "num": 8, "full": 16})
+        return late, (await client.get("/metrics")).text, (await client.get("/readyz")).status_code
 
-    late, after, metrics = asked(ask, served("mar"))
+    late, metrics, ready = asked(ask, service)
     assert late.status_code == 504
     assert "not drawn in time" in late.json()["error"]["message"]
     assert int(late.headers["retry-after"]) >= 1
-    assert after.status_code == 200
+    assert ready == 200
     assert metric(metrics, "recap_queue_images") == 0
     assert metric(metrics, 'recap_requests_total{endpoint="/v1/sample",outcome="timeout"}') == 1
 

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 import recap
 from recap.models.zoo import family_of
@@ -22,7 +23,7 @@ from recap.serving.answers import TYPES, form_of, numbers, packed
 from recap.serving.guard import Escaped, Guard, answer
 from recap.serving.limits import Refused, picture
 from recap.serving.metrics import CONTENT_TYPE
-from recap.serving.openapi import DRAWN, METRICS, about, examples, failures
+from recap.serving.openapi import DRAWN, METRICS, about, examples, failures, tightened
 from recap.serving.service import Service
 from recap.serving.work import Work, labels_of, schedule_of, start_of
 
@@ -99,8 +100,13 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, elsewhere)
     app.add_exception_handler(Exception, broken)
-    paths = {str(getattr(route, "path", "")) for route in app.routes}
+    paths = {route.path: set(route.methods or ()) for route in app.routes if isinstance(route, Route)}
     app.add_middleware(Guard, limits=service.limits, metrics=service.metrics, token=token, paths=paths)
+    drawn_by, steps = service.pipe.model, min(service.limits.max_steps, service.pipe.model.num_tokens)
+    most = {"num": service.limits.max_images, "labels": max(drawn_by.classes - 1, 0), "redraw": service.pipe.side}
+    most |= dict.fromkeys(("full", "local", "total", "plain", "chain"), steps)
+    plain = app.openapi
+    app.openapi = lambda: tightened(plain(), most)  # type: ignore[method-assign]
     return app
 
 

@@ -106,12 +106,12 @@ class Batcher:
                 await self._arrived.wait()
                 continue
             self._running = len(jobs)
+            self._metrics.batch_images.see(len(jobs))
             began = time.perf_counter()
             await self._drawn({ticket.works[number]: (ticket, number) for ticket, number in jobs})
             seconds = time.perf_counter() - began
             self._running = 0
             self._pace = 0.7 * self._pace + 0.3 * seconds
-            self._metrics.batch_images.see(len(jobs))
             self._metrics.batch_seconds.see(seconds)
 
     def _next(self) -> list[tuple[Ticket, int]]:

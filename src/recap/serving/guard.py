@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -22,7 +23,10 @@ OUTCOMES = {401: "unauthorized", 408: "timeout", 429: "full", 499: "left", 503: 
 class Guard:
     """Middleware without a framework's help, so that a client's leaving is still heard behind it."""
 
-    def __init__(self, app: ASGIApp, *, limits: Limits, metrics: Metrics, token: str | None, paths: set[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, limits: Limits, metrics: Metrics, token: str | None, paths: Mapping[str, set[str]]
+    ) -> None:
+        """`paths` are those that there are, with the methods of each."""
         self.app, self.limits, self.metrics, self.token, self.paths = app, limits, metrics, token, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,7 +62,7 @@ class Guard:
             if kind.lower() != b"bearer" or not same:
                 raise Refused(401, "token", "no valid token came; send the header Authorization: Bearer TOKEN")
         kind = header(scope, b"content-type").partition(b";")[0].strip().lower()
-        if scope["method"] == "POST" and scope["path"] in self.paths and kind != b"application/json":
+        if scope["method"] == "POST" in self.paths.get(scope["path"], ()) and kind != b"application/json":
             shown = kind[:60].decode("latin-1")
             raise Refused(415, "type", f"the body is {shown!r}; send JSON, with Content-Type: application/json")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from recap.serving.schema import PIXEL, Failure, refusal
@@ -28,7 +28,7 @@ DRAWN: dict[str, Any] = {
             "example": {
                 "model": "flowers-maskgit",
                 "seed": 7,
-                "schedule": {"full": 12, "local": 4, "plain": 8, "guided": True},
+                "schedule": {"full": 8, "local": 4, "plain": 4, "guided": True},
                 "images": [{"index": 0, "label": 3, "name": None, "png": PIXEL}],
             }
         },
@@ -71,3 +71,23 @@ def failure(status: int) -> dict[str, Any]:
         "content": {"application/json": {"example": refusal(code, message)}},
     }
     return {**answer, "headers": RETRY} if status in (429, 503, 504) else answer
+
+
+def tightened(document: dict[str, Any], most: Mapping[str, int]) -> dict[str, Any]:
+    """The description with the greatest values that this server and its model take, by the names of fields."""
+    for schema in document["components"]["schemas"].values():
+        for name, field in schema.get("properties", {}).items():
+            if name in most and "description" in field:  # of a request
+                _lower(field, most[name])
+    return document
+
+
+def _lower(field: Any, most: int) -> None:
+    if isinstance(field, list):
+        for part in field:
+            _lower(part, most)
+    elif isinstance(field, dict):
+        if "maximum" in field:
+            field["maximum"] = min(field["maximum"], most)
+        for part in field.values():
+            _lower(part, most)

@@ -65,14 +65,14 @@ class Sample(Asked):
     )
     first: Annotated[int, Field(ge=0, lt=2**31)] = Field(default=0, description="Index of the first image.")
     format: Form | None = Field(default=None, description="Form of the answer; left out, the header Accept decides.")
-    timeout: Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)] | None = Field(
+    timeout: Annotated[float, Field(ge=1, le=86400, allow_inf_nan=False)] | None = Field(
         default=None, description="Seconds to wait, at most those of the server."
     )
 
     model_config = ConfigDict(
         extra="forbid",
         strict=True,
-        json_schema_extra={"examples": [{"labels": [0, 3], "seed": 7, "full": 12, "local": 4, "guidance": 2.0}]},
+        json_schema_extra={"examples": [{"labels": [0, 3], "seed": 7, "full": 8, "local": 4, "guidance": 2.0}]},
     )
 
     def label_list(self) -> list[int | str] | None:
@@ -106,7 +106,7 @@ class Plan(Asked):
     """A schedule whose cost is asked for."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, json_schema_extra={"examples": [{"full": 12, "local": 4, "guidance": 2.0}]}
+        extra="forbid", strict=True, json_schema_extra={"examples": [{"full": 8, "local": 4, "guidance": 2.0}]}
     )
 
 

@@ -54,11 +54,14 @@ def serve(service: Service, host: str, port: int, *, token: str | None = None) -
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket that listens; one that cannot be had is said before anything else happens."""
+    listener: socket.socket | None = None
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except (OSError, OverflowError) as error:
+        if listener is not None:
+            listener.close()
         raise ValueError(f"cannot listen on {host}:{port} ({error}); give another --host or --port") from error
     return listener
