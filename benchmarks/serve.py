@@ -3,9 +3,9 @@
     python benchmarks/serve.py --clients 64 --seconds 60
 
 Starts a server of a shrunk model with random weights on a free port of this machine, lets clients ask for a while,
-each as soon as it was answered (after a 429, when the answer says so), and ends it by SIGTERM with requests under way.
-Prints a table and one JSON object as the last line; exit status 1 if an answer was neither an image of the command
-line nor a 429, or if an accepted request was not answered.
+each as soon as it was answered (after a 429, when the answer says so), and ends it by SIGTERM with requests under
+way. Prints a table and one JSON object as the last line; exit status 1 if an answer was neither an image of the
+command line nor a 429, or if an accepted request was not answered.
 """
 
 from __future__ import annotations

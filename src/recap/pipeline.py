@@ -282,7 +282,8 @@ class Pipeline:
             return tokens
         assert isinstance(self.tokenizer, KLVAE | VQGAN)
         # convolutions round differently for batches of another size; one by one takes the CPU no longer
-        parts = tokens.split(1 if tokens.device.type == "cpu" else len(tokens))
+        size = 1 if tokens.device.type == "cpu" else len(tokens)
+        parts = [tokens[first : first + size] for first in range(0, len(tokens), size)]
         images = torch.cat([self.tokenizer.decode(part) for part in parts])  # (B, 3, H, W) in [0, 1]
         return as_type(images, output_type)
 

@@ -26,7 +26,7 @@ Ask = Callable[[httpx.AsyncClient], Awaitable[Any]]
 def few(family: str) -> Pipeline:
     """A small pipeline whose own schedule fits its 16 tokens."""
     pipe = pipeline(family)
-    head = {"head_steps": (4, 3)} if family == "mar" else {}
+    head: Any = {"head_steps": (4, 3)} if family == "mar" else {}
     pipe.sampling = Sampling(pipe.sampling.preset, full=6, local=4, **head)
     return pipe
 

@@ -63,6 +63,10 @@ def post(path: str, body: Any, **options: Any) -> Callable[[httpx.AsyncClient], 
     return lambda client: client.post(path, json=body, **options)
 
 
+def raw(body: bytes) -> Callable[[httpx.AsyncClient], Any]:
+    return lambda client: client.post("/v1/sample", content=body, headers={"Content-Type": "application/json"})
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_images_as_the_command_line(place: Path, family: str) -> None:
     """Asked for at once, one by one, and by several clients with others between."""
@@ -224,7 +228,7 @@ BAD: list[tuple[str, Any, int, str]] = [
 
 @pytest.mark.parametrize(("path", "body", "status", "message"), BAD, ids=lambda value: str(value)[:40])
 def test_what_cannot_be_is_refused_in_a_sentence(path: str, body: Any, status: int, message: str) -> None:
-    sent = {"content": json.dumps(body), "headers": {"Content-Type": "application/json"}}
+    sent: Any = {"content": json.dumps(body), "headers": {"Content-Type": "application/json"}}
     answer = asked(lambda client: client.post(path, **sent), served("maskgit", max_steps=64))
     assert answer.status_code == status
     error = answer.json()["error"]
@@ -248,8 +252,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(path: str, body: Any, status: i
     ids=lambda body: repr(body[:12]),
 )
 def test_malformed_json_is_no_fault_of_the_server(body: bytes) -> None:
-    sent: Any = {"content": body, "headers": {"Content-Type": "application/json"}}
-    answer = asked(lambda client: client.post("/v1/sample", **sent))
+    answer = asked(raw(body))
     assert answer.status_code in (400, 422)
     assert answer.json()["error"]["message"]
 
@@ -257,8 +260,7 @@ def test_malformed_json_is_no_fault_of_the_server(body: bytes) -> None:
 def test_numbers_that_are_none_are_refused() -> None:
     for value in ("NaN", "Infinity", "-Infinity", "1e400"):
         body = f'{{"labels": 1, "guidance": {value}}}'.encode()
-        sent: Any = {"content": body, "headers": {"Content-Type": "application/json"}}
-        assert asked(lambda client, sent=sent: client.post("/v1/sample", **sent)).status_code == 422
+        assert asked(raw(body)).status_code == 422
 
 
 def test_other_paths_methods_and_types_are_answered_in_json() -> None:
@@ -367,13 +369,37 @@ def test_a_full_queue_is_answered_and_all_that_is_accepted_is_drawn() -> None:
     assert metric(metrics, 'recap_requests_total{endpoint="/v1/sample",outcome="full"}') == statuses.count(429)
 
 
-def test_faults_are_not_shown() -> None:
+def test_a_crowd_is_turned_away_before_it_is_read() -> None:
+    """Bodies that come slowly take memory too: one place in the queue and one in the batch make eight of them."""
+
+    async def ask(client: httpx.AsyncClient) -> Any:
+        go = asyncio.Event()
+
+        async def slowly() -> Any:
+            yield b'{"labels": 1'
+            await go.wait()
+            yield b"}"
+
+        headers = {"Content-Type": "application/json"}
+        slow = [asyncio.create_task(client.post("/v1/plan", content=slowly(), headers=headers)) for _ in range(8)]
+        await asyncio.sleep(0.2)
+        refused = await client.post("/v1/plan", json={})
+        health = await client.get("/healthz")
+        go.set()
+        await asyncio.gather(*slow)
+        return refused, health, await client.post("/v1/plan", json={})
+
+    refused, health, after = asked(ask, served("maskgit", queue=1, batch=1, max_images=1))
+    assert (refused.status_code, health.status_code, after.status_code) == (429, 200, 200)
+
+
+def test_faults_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     service = served("maskgit")
 
     def broken(*_: Any) -> Any:
         raise KeyError("a secret of the machine")
 
-    service.aside = broken  # type: ignore[method-assign]
+    monkeypatch.setattr(service, "aside", broken)
     answer = asked(post("/v1/sample", {"labels": 1}), service)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "failed")
     assert "secret" not in answer.text

@@ -76,7 +76,7 @@ def test_everybody_gets_their_own_images_and_batches_share_a_schedule(asked: lis
 
     async def use(batcher: Batcher, _: Metrics) -> None:
         tickets = [(batcher.submit(works(*each)), each) for each in asked]
-        for ticket, (_, num, seed) in tickets:
+        for ticket, (_kind, num, seed) in tickets:
             assert [image.size for image in await ticket.done] == [(i + 1, seed + 1) for i in range(num)]
 
     run(model, use, queue=200)

@@ -80,7 +80,7 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
         "/v1/plan",
         response_model=schema.Cost,
         dependencies=locked,
-        responses={**examples(cost(service, schema.Plan())), **no(400, 408, 413, 415, 422)},
+        responses={**examples(cost(service, schema.Plan())), **no(400, 408, 413, 415, 422, 429)},
     )
     async def predict(asked: Annotated[schema.Plan, Body()]) -> Response:
         """What an image with a schedule costs, without drawing it."""
@@ -177,6 +177,7 @@ async def drawn(
             422, "limit", f"{num} images were asked for, but {limits.max_images} are allowed at a time; ask for fewer"
         )
     form = form_of(asked.format, request.headers.get("accept"), num)
+    service.batcher.check_room(num)  # before any picture is unpacked
     works = await service.aside(prepared, service, asked)
     images = await service.images(works, deadline, gone(request))
     names = service.pipe.class_names

@@ -65,20 +65,24 @@ class Batcher:
             Gauge("recap_running_images", "Images that are being drawn.", lambda: self._running),
         ]
 
-    def submit(self, works: Sequence[Work]) -> Ticket:
-        """A place in the queue, or a refusal that says when to come again."""
+    def check_room(self, num: int) -> None:
+        """Refuse images for which there is no place, and say when to come again."""
         if self.closing:
             raise closed()
         waiting = len(self._waiting)
-        if waiting + len(works) > self._limits.queue:
+        if waiting + num > self._limits.queue:
             seconds = self.seconds_ahead()
             raise Refused(
                 429,
                 "full",
-                f"{waiting} of {self._limits.queue} places are taken and {len(works)} were asked for; "
+                f"{waiting} of {self._limits.queue} places are taken and {num} were asked for; "
                 f"come again in {seconds} s, or ask for fewer images",
                 retry_after=seconds,
             )
+
+    def submit(self, works: Sequence[Work]) -> Ticket:
+        """A place in the queue for every image, or a refusal."""
+        self.check_room(len(works))
         ticket = Ticket(works)
         self._tickets.add(ticket)
         self._waiting.extend((ticket, number) for number in range(len(works)))

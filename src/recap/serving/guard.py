@@ -17,6 +17,7 @@ from recap.serving.metrics import Metrics
 from recap.serving.schema import refusal
 
 OPEN = ("/healthz", "/readyz")  # for those who watch over processes and have no token
+CROWD = 4  # times as many requests as images may wait and be drawn: so many may be read at once
 OUTCOMES = {401: "unauthorized", 408: "timeout", 429: "full", 499: "left", 503: "closing", 504: "timeout"}
 
 
@@ -28,12 +29,14 @@ class Guard:
     ) -> None:
         """`paths` are those that there are, with the methods of each."""
         self.app, self.limits, self.metrics, self.token, self.paths = app, limits, metrics, token, paths
+        self.bodies = 0  # requests with one that are under way, which bounds the memory that they take
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status, body = time.perf_counter(), 500, scope["method"] == "POST"
+        self.bodies += body
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -43,12 +46,13 @@ class Guard:
 
         try:
             self.check(scope)
-            body = await self.body(scope, receive)
+            content = await self.body(scope, receive)
         except Refused as refused:
             await answer(refused)(scope, receive, noting)
         else:
-            await self.app(scope, replayed(body, receive), noting)
+            await self.app(scope, replayed(content, receive), noting)
         finally:
+            self.bodies -= body
             endpoint = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.requests.add(endpoint=endpoint, outcome=outcome(status))
             if endpoint.startswith("/v1"):
@@ -61,6 +65,10 @@ class Guard:
             same = hmac.compare_digest(given.strip(), self.token.encode())
             if kind.lower() != b"bearer" or not same:
                 raise Refused(401, "token", "no valid token came; send the header Authorization: Bearer TOKEN")
+        if self.bodies > CROWD * (self.limits.queue + self.limits.batch):
+            raise Refused(
+                429, "full", f"{self.bodies} requests are under way at once; come again in a second", retry_after=1
+            )
         kind = header(scope, b"content-type").partition(b";")[0].strip().lower()
         if scope["method"] == "POST" in self.paths.get(scope["path"], ()) and kind != b"application/json":
             shown = kind[:60].decode("latin-1")
