@@ -28,7 +28,7 @@ DRAWN: dict[str, Any] = {
             "example": {
                 "model": "flowers-maskgit",
                 "seed": 7,
-                "schedule": {"full": 8, "local": 4, "plain": 4, "guided": True},
+                "schedule": {"full": 6, "local": 4, "plain": 2, "guided": True},
                 "images": [{"index": 0, "label": 3, "name": None, "png": PIXEL}],
             }
         },

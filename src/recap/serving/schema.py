@@ -72,7 +72,7 @@ class Sample(Asked):
     model_config = ConfigDict(
         extra="forbid",
         strict=True,
-        json_schema_extra={"examples": [{"labels": [0, 3], "seed": 7, "full": 8, "local": 4, "guidance": 2.0}]},
+        json_schema_extra={"examples": [{"labels": [0, 3], "seed": 7, "full": 6, "local": 4, "guidance": 2.0}]},
     )
 
     def label_list(self) -> list[int | str] | None:
@@ -106,7 +106,7 @@ class Plan(Asked):
     """A schedule whose cost is asked for."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, json_schema_extra={"examples": [{"full": 8, "local": 4, "guidance": 2.0}]}
+        extra="forbid", strict=True, json_schema_extra={"examples": [{"full": 6, "local": 4, "guidance": 2.0}]}
     )
 
 
