@@ -131,6 +131,14 @@ def test_images_do_not_depend_on_their_neighbours(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_images_are_decoded_alone(family: str) -> None:
+    pipe = shared(family)
+    tokens = draw(pipe, family, output_type="latent").tokens.repeat_interleave(4, dim=0)
+    together = pipe.decode(tokens, "pt")
+    assert all(torch.equal(pipe.decode(tokens[i : i + 1], "pt"), together[i : i + 1]) for i in range(len(tokens)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_seed_is_one_generator_for_each_image(family: str) -> None:
     pipe = shared(family)
     by_seed = draw(pipe, family, seed=5, output_type="latent").tokens

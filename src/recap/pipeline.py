@@ -295,11 +295,15 @@ class Pipeline:
 
     @torch.inference_mode()
     def decode(self, tokens: Tensor, output_type: str = "pil") -> Any:
-        """Images from tokens in raster order."""
+        """Images from tokens in raster order; on the CPU each is decoded by itself and knows no neighbours."""
         if output_type == "latent":
             return tokens
         assert isinstance(self.tokenizer, KLVAE | VQGAN)
-        return as_type(self.tokenizer.decode(tokens), output_type)  # (B, 3, H, W) in [0, 1]
+        # convolutions round differently for batches of another size; one by one takes the CPU no longer
+        size = 1 if tokens.device.type == "cpu" else len(tokens)
+        parts = [tokens[first : first + size] for first in range(0, len(tokens), size)]
+        images = torch.cat([self.tokenizer.decode(part) for part in parts])  # (B, 3, H, W) in [0, 1]
+        return as_type(images, output_type)
 
     def check_output(self, output_type: str) -> None:
         """Refuse what cannot be returned, before anything is drawn."""

@@ -18,12 +18,29 @@ from recap.cli import (
     profile,
     report,
     sample,
+    serve,
     sweep,
     train,
     verify,
 )
 
-COMMANDS = (sample, edit, fill, evaluate, drift, sweep, report, bench, profile, verify, plan, convert, models, train)
+COMMANDS = (
+    sample,
+    edit,
+    serve,
+    fill,
+    evaluate,
+    drift,
+    sweep,
+    report,
+    bench,
+    profile,
+    verify,
+    plan,
+    convert,
+    models,
+    train,
+)
 
 
 def parser() -> argparse.ArgumentParser:

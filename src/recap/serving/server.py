@@ -1,0 +1,67 @@
+"""The process: a socket, signals, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from types import FrameType
+
+import uvicorn
+
+from recap.serving.app import create_app
+from recap.serving.service import Service
+
+MARGIN = 5.0  # seconds for answers to be sent after the time of grace
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which after a signal finishes accepted work and returns what cannot be finished in time."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal asks for an orderly end, another SIGINT for one at once."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        closing = asyncio.create_task(self.service.close(self.service.limits.grace))
+        await super().shutdown(sockets)
+        await asyncio.wait({closing}, timeout=0 if self.force_exit else None)
+
+
+def serve(service: Service, host: str, port: int, *, token: str | None = None) -> None:
+    """Serve until a signal comes; says where once it listens."""
+    config = uvicorn.Config(
+        create_app(service, token),
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=int(service.limits.grace + MARGIN),
+        server_header=False,
+    )
+    with bound(host, port) as listener:
+        where = listener.getsockname()
+        name = f"[{where[0]}]" if ":" in where[0] else where[0]
+        print(f"{service.name}: listening on http://{name}:{where[1]}", flush=True)
+        Server(config, service).run([listener])
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens; one that cannot be had is said before anything else happens."""
+    listener: socket.socket | None = None
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, OverflowError) as error:
+        if listener is not None:
+            listener.close()
+        raise ValueError(f"cannot listen on {host}:{port} ({error}); give another --host or --port") from error
+    return listener
