@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recap.evaluation.sweep import Row, noise
+from recap.limits import read_json
 from recap.timing import PHASES
 
 PAPER = Path(__file__).parent / "paper.json"  # published figures, none of them ours
@@ -28,7 +29,7 @@ class Sweep:
         """Read FOLDER/sweep.json."""
         path = Path(folder) / "sweep.json"
         try:
-            content = json.loads(path.read_text())
+            content = read_json(path)
             rows = tuple(Row(**row) for row in content.pop("rows"))
             content["model"], content["family"], content["machine"]["device"]  # what the page cannot do without
         except FileNotFoundError as error:

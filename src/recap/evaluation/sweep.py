@@ -14,6 +14,7 @@ from typing import Any, Self
 from recap.core.presets import PAPER_ROWS
 from recap.evaluation.settings import Setting
 from recap.files import written_whole
+from recap.limits import parse_json, read_text
 
 # what the paper leaves open: longer chains, which rows are renewed, where local evaluations stand, head steps
 OPEN = {
@@ -244,15 +245,18 @@ def read_points(path: Path) -> list[Point]:
     if not path.is_file():
         return []
     points = []
-    lines = path.read_text().splitlines()
+    lines = read_text(path).splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            data = json.loads(line)
+            data = parse_json(line, "it")
         except ValueError as error:
             if number == len(lines):
                 break  # the process died while writing it; that point is measured again
             raise ValueError(f"{path}, line {number}, is damaged ({error}); remove that line") from error
-        points.append(Point.from_dict(data))
+        try:
+            points.append(Point.from_dict(data))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
     return points
 
 
