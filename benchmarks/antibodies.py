@@ -97,9 +97,10 @@ def main() -> None:
     theirs, ours = one_step(model, [model.encode(truths[0])] * args.maskings)
     lengths = [len(truth) for truth in truths]
     print(
-        f"{len(truths)} sequences of {min(lengths)} to {max(lengths)} residues, {args.maskings} maskings of "
-        f"{args.share:.0%} each ({sum(hidden)} masked residues), batch {args.maskings}, "
-        f"{args.threads} thread{'s' * (args.threads > 1)}, float32, torch {torch.__version__}, {platform.machine()}\n"
+        f"{len(truths)} sequences of {min(lengths)} to {max(lengths)} residues, each with {args.maskings} "
+        f"masking{'s' * (args.maskings > 1)} of {args.share:.0%} ({sum(hidden)} masked residues), "
+        f"batch {args.maskings}, {args.threads} thread{'s' * (args.threads > 1)}, float32, "
+        f"torch {torch.__version__}, {platform.machine()}\n"
     )
     print(
         "| steps | full + local | recovered | spread | ms a sequence | processor ms | against as many plain steps |"
@@ -109,12 +110,12 @@ def main() -> None:
     for setting in args.settings:
         full, local = evaluations(setting)
         shares = [a / b for a, b in zip(right[setting], hidden, strict=True)]
-        spread = statistics.stdev(shares) if len(shares) > 1 else float("nan")
+        spread = f"{statistics.stdev(shares):.2%}" if len(shares) > 1 else ""
         plain = busy.get(str(full + local))
         gain = f"{plain / busy[setting]:.2f}x" if local and plain else ""
         total = sum(right[setting]) / sum(hidden)
         times = f"{1000 * seconds[setting] / sequences:.0f} | {1000 * busy[setting] / sequences:.0f}"
-        print(f"| {full + local} | {setting} | {total:.2%} | {spread:.2%} | {times} | {gain} |")
+        print(f"| {full + local} | {setting} | {total:.2%} | {spread} | {times} | {gain} |")
     print(
         f"\nOne forward of transformers over such a batch: {1000 * theirs:.0f} ms; "
         f"one full evaluation of the adapter: {1000 * ours:.0f} ms."

@@ -91,6 +91,15 @@ def test_known_tokens_are_bit_identical_in_every_engine(family: str, engine: str
         assert distance(ours.tokens, theirs.tokens) < 1e-4
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_known_tokens_are_bit_identical_in_half_precision(family: str) -> None:
+    pipe = few(pipeline(family)).to(torch.bfloat16)
+    result = edited(family, pipe)
+    before = shared(family).encode(picture())  # the tokenizer stays as it is
+    assert torch.equal(result.tokens[~result.masked], before[~result.masked])
+    assert result.tokens.dtype == before.dtype
+
+
 @given(masks)
 def test_a_token_is_redrawn_if_any_of_its_pixels_is(mask: Tensor) -> None:
     masked = token_mask(mask.unsqueeze(0), STRIDE)[0]
@@ -399,12 +408,25 @@ def test_sub_steps_are_counted_through_all_parts() -> None:
     corner = torch.zeros(SIDE, SIDE, dtype=torch.bool)
     corner[:2, :4] = True
     seen: list[tuple[int, int]] = []
-    result = edited(
-        "maskgit",
-        mask=[half(), corner],
-        schedule=SCHEDULE,
-        callback_on_step_end=lambda pipe, step, decoded, values: seen.append((step, decoded)),
-    )
-    plans: list[Schedule] = list(result.schedules)
+    parts: list[list[int]] = []
+
+    def note(pipe: Pipeline, step: int, decoded: int, values: dict[str, Any]) -> dict[str, Any]:
+        seen.append((step, decoded))
+        parts.append(values["images"])
+        return values
+
+    result = edited("maskgit", mask=[half(), corner, half()], schedule=SCHEDULE, callback_on_step_end=note)
+    plans: list[Schedule] = list(result.schedules)[:2]
+    assert [part for index, part in enumerate(parts) if part not in parts[:index]] == [[0, 2], [1]]
     assert [step for step, _ in seen] == list(range(sum(len(plan.steps) for plan in plans)))
     assert [decoded for _, decoded in seen].count(16) == 2
+
+
+def test_images_that_are_no_numbers_are_named() -> None:
+    pipe = few(pipeline("maskgit"))
+    with torch.no_grad():
+        pipe.model.module.get_parameter("context_embed.word_embeddings.weight")[2] = float("nan")
+    corner = torch.zeros(SIDE, SIDE, dtype=torch.bool)
+    corner[:2, :4] = True
+    with pytest.raises(FloatingPointError, match=r"image\(s\) \[1\] of the batch"):
+        edited("maskgit", pipe, mask=[half(), corner, half()], labels=[1, 2, 1])

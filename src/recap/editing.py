@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,10 +18,18 @@ from recap.inputs import Generators, Labels, generators_of, labels_of
 from recap.models.adapter import Adapter
 
 if TYPE_CHECKING:
-    from recap.pipeline import Callback, Output, Pipeline
+    from recap.pipeline import Callback, Pipeline
 
 # which tokens (B, N) of a start to draw anew: model, tokens, labels, noise and how many of each image
 Choice = Callable[[Adapter, Tensor, Tensor | None, Noise, int], Tensor]
+
+
+@runtime_checkable
+class Result(Protocol):
+    """What an earlier call returned: its tokens in raster order are taken as they are."""
+
+    @property
+    def tokens(self) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class Edited:
 
 def edit(
     pipe: Pipeline,
-    image: Picture | Sequence[Picture] | Output | Edited,
+    image: Picture | Sequence[Picture] | Result,
     mask: Picture | Sequence[Picture],
     labels: Labels | None = None,
     *,
@@ -59,7 +67,8 @@ def edit(
     end is run; by default the model's own, with evaluations in proportion. paste: put the pixels that are
     not white back into the result, which by default is as the tokenizer draws it. A mask without white is
     refused; one that is all white is plain sampling. The rest is as in a call of the pipeline, but that an
-    `Edited` is returned.
+    `Edited` is returned, and a callback is also told the "images" that its canvas holds: those with equally many
+    tokens to draw.
     """
     pipe.check_output(output_type)
     tokenizer = pipe.need_tokenizer()
@@ -90,7 +99,7 @@ def edit(
                 generator=[generators[index] for index in images],
                 known=Known(before[images], masked[images]),
             )
-            tokens[images] = pipe.follow(steps, bar, callback_on_step_end, first=done)
+            tokens[images] = pipe.follow(steps, bar, callback_on_step_end, images, done)
             done += len(plans[known].steps)
     plan_of = {index: plans[known] for known, images in parts.items() for index in images}
     schedules = tuple(plan_of[index] for index in range(batch))
@@ -104,14 +113,13 @@ def edit(
 
 
 def start_of(
-    pipe: Pipeline, image: Picture | Sequence[Picture] | Output | Edited, paste: bool
+    pipe: Pipeline, image: Picture | Sequence[Picture] | Result, paste: bool
 ) -> tuple[Tensor | None, Tensor]:
     """Pixels (B, 3, H, W), if they are wanted, and tokens of what is to be edited."""
-    earlier = getattr(image, "tokens", None)
-    if isinstance(earlier, Tensor):
-        check_tokens(pipe.model, earlier)
-        return (pipe.decode(earlier, "pt") if paste else None), earlier.to(pipe.device)
-    pixels = batch_of(image, pipe.side)  # type: ignore[arg-type]
+    if isinstance(image, Result):
+        check_tokens(pipe.model, image.tokens)
+        return (pipe.decode(image.tokens, "pt") if paste else None), image.tokens.to(pipe.device)
+    pixels = batch_of(image, pipe.side)
     return (pixels if paste else None), pipe.encode(pixels)
 
 

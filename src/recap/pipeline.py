@@ -19,7 +19,7 @@ from recap.core.decode import check_fit, grouped_decode
 from recap.core.presets import PUBLISHED, Grouping, Sampling, usual_guidance
 from recap.core.protocols import Selector
 from recap.core.schedule import Ramp, Schedule
-from recap.editing import Choice, Edited, at_random, fresh_start
+from recap.editing import Choice, Result, at_random, fresh_start
 from recap.engine import noise_with, with_engine
 from recap.images import Picture, as_type, batch_of
 from recap.inputs import Generators, Labels, generators_of, labels_of
@@ -187,7 +187,7 @@ class Pipeline:
         generator: Generators | None = None,
         seed: int | None = None,
         guidance_scale: float | Ramp | None = None,
-        init: Tensor | Output | Edited | None = None,
+        init: Tensor | Result | None = None,
         strength: float = 0.5,
         choose: Choice = at_random,
         output_type: str = "pil",
@@ -241,15 +241,33 @@ class Pipeline:
         noise = self._noise(generators_of(batch, generator, seed), self.device)
         return grouped_decode(self.model, self._on_device(checked), schedule, self.selector, noise, known)
 
-    def follow(self, steps: Iterable[Canvas], bar: Any, callback: Callback | None, first: int = 0) -> Tensor:
-        """The tokens in raster order that a run ends with; tells the bar and the callback of every sub-step."""
+    def follow(
+        self,
+        steps: Iterable[Canvas],
+        bar: Any,
+        callback: Callback | None,
+        images: Sequence[int] | None = None,
+        first: int = 0,
+    ) -> Tensor:
+        """The tokens in raster order that a run ends with; tells the bar and the callback of every sub-step.
+
+        `images` are the ones that this run has of a call's, where it has not all of them.
+        """
         canvas: Canvas | None = None
         for step, canvas in enumerate(steps, first):
             if callback is not None:
-                heed(canvas, callback(self, step, canvas.decoded, {"canvas": canvas}))
+                values = {"canvas": canvas} if images is None else {"canvas": canvas, "images": images}
+                heed(canvas, callback(self, step, canvas.decoded, values))
             bar.update()
         assert canvas is not None
-        return self._finished(canvas)
+        if not bool(canvas.sound.all()):
+            broken = (~canvas.sound).nonzero().flatten().tolist()
+            named = broken if images is None else [images[index] for index in broken]
+            raise FloatingPointError(
+                f"image(s) {named} of the batch ran into values that are no numbers; use bfloat16 or float32 "
+                f"instead of float16, or a lower guidance scale"
+            )
+        return canvas.raster()
 
     def bar(self, what: object, steps: int) -> Any:
         """The progress bar of a call."""
@@ -305,22 +323,12 @@ class Pipeline:
     def _on_device(self, labels: Tensor | None) -> Tensor | None:
         return None if labels is None else labels.to(self.device)
 
-    @staticmethod
-    def _finished(canvas: Canvas) -> Tensor:
-        if not bool(canvas.sound.all()):
-            images = (~canvas.sound).nonzero().flatten().tolist()
-            raise FloatingPointError(
-                f"image(s) {images} of the batch ran into values that are no numbers; use bfloat16 or float32 "
-                f"instead of float16, or a lower guidance scale"
-            )
-        return canvas.raster()
-
 
 def heed(canvas: Canvas, answer: Any) -> None:
     """Take over what a callback returned, if that is a dict."""
     if not isinstance(answer, Mapping):
         return
-    unknown = set(answer) - {"canvas", "tokens"}
+    unknown = set(answer) - {"canvas", "images", "tokens"}
     if unknown or answer.get("canvas", canvas) is not canvas:
         what = ", ".join(sorted(map(str, unknown))) or "another canvas"
         raise ValueError(f'callback_on_step_end returned {what}; it may return "tokens" in raster order, or None')
@@ -329,7 +337,7 @@ def heed(canvas: Canvas, answer: Any) -> None:
 
 
 def load(model: str | Path, **options: Any) -> Pipeline:
-    """A pipeline from a model folder or an embedded name; see `Pipeline.from_pretrained` for the options."""
+    """A pipeline from a folder, an embedded name or the hub; see `Pipeline.from_pretrained` for the options."""
     return Pipeline.from_pretrained(model, **options)
 
 

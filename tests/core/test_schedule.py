@@ -6,22 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recap.core.counts import cosine_counts, group_lengths, linear_counts, power_counts
 from recap.core.presets import PAPER_ROWS, autonat_t8, interpolated, maskgit, published
-from recap.core.schedule import (
-    Group,
-    Ramp,
-    Schedule,
-    Step,
-    cosine,
-    cosine_counts,
-    from_counts,
-    from_ratios,
-    group_lengths,
-    linear,
-    linear_counts,
-    power,
-    power_counts,
-)
+from recap.core.schedule import Group, Ramp, Schedule, Step, cosine, from_counts, from_ratios, linear, power
 
 
 def runs(text: str) -> list[int]:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recap.core.counts import group_lengths
 from recap.core.presets import Sampling
-from recap.core.schedule import Ramp, group_lengths
+from recap.core.schedule import Ramp
 from recap.evaluation.settings import Setting
 
 TEXTS = (

@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recap.cli import sample
-from recap.cli.options import (
-    add_batch,
-    add_engine,
-    add_model,
-    add_schedule,
-    check_batch,
-    check_device,
-    guidance_scale,
-)
+from recap.cli.options import add_batch, add_engine, add_model, add_schedule, check_batch, check_device
 from recap.evaluation.evaluate import Run, evaluate, machine
 from recap.evaluation.inception import InceptionFeatures, load_inception
 from recap.evaluation.measure import LabelPlan, Measurement, Reference, compare, label_plan, measure_images
@@ -43,10 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="evaluation", help="folder for the result (default evaluation)")
     parser.add_argument("--save-stats", metavar="FILE", help="keep the statistics of the images as an npz")
     add_schedule(parser)
-    parser.set_defaults(order=None)  # the model's own
-    group = parser.add_argument_group("instead of the model's own")
-    group.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START,END")
-    group.add_argument("--temperature", type=float, metavar="T", help="temperature of the draws")
+    sample.add_sampling(parser)
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         plan, labels = plan_of(args, pipe, reference)
         batch = choose_batch(pipe, schedule, args.batch, args.num, cache_limit=args.cache_limit)
         job = Run(schedule, args.num, batch, args.seed, plan)
-        about = describe(args, pipe, shown, job, labels)
+        about = describe(args, pipe, shown, job, labels) | ({"order": args.order} if args.order else {})
         out.mkdir(parents=True, exist_ok=True)
         warm_up(pipe, job.schedule, *job.first(pipe))
         done = evaluate(pipe, net, job, state=out / STATE, identity=about)

@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 
 import recap
 from recap import weights
+from recap.checkpoints import hub
 from recap.cli.options import (
     DTYPES,
     add_batch,
@@ -206,7 +207,7 @@ def pipeline_of(args: argparse.Namespace) -> tuple[Pipeline, str]:
     if name is None:
         raise ValueError("no model comes with this package; name a folder or a published size with --model")
     check_device(args.device)
-    folder, dtype = weights.locate(name), DTYPES[args.dtype]
+    folder, dtype = hub.snapshot(name) if hub.is_name(name) else weights.locate(name), DTYPES[args.dtype]
     if folder is not None and not args.tiny:
         return Pipeline.from_pretrained(folder, device=args.device, torch_dtype=dtype).compile(args.engine), name
     shown, setting, net = load_net(name, args.tiny, args.seed, args.device)

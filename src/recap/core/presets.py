@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, Self, TypedDict, Unpack
 
-from recap.core.schedule import Ramp, Schedule, cosine, from_ratios, group_lengths, power
+from recap.core.counts import group_lengths
+from recap.core.schedule import Ramp, Schedule, cosine, from_ratios, power
 
 # tau_low of MaskGIT-r by total steps (appendix A), and MAGE's first choice temperature (appendix E.3)
 MASKGIT_R_TAU_LOW = {16: 0.65, 20: 0.68, 24: 0.72, 32: 0.75}

@@ -1,4 +1,4 @@
-"""The pages of the documentation say what is true: their code runs as it is printed."""
+"""The pages on plugging in and on antibodies: their code runs as it is printed."""
 
 import importlib.util
 import re
