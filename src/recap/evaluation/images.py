@@ -3,7 +3,6 @@
 import io
 import math
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recap.images import open_picture
-from recap.limits import array_header, array_names, check_limit, read_arrays
+from recap.limits import BAD_ARCHIVE, array_header, array_names, check_limit, read_arrays
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -73,7 +72,7 @@ def open_images(path: str | Path) -> ImageSet:
         raise ValueError(f"{path} is no folder, .zip or .npz file; give one of these")
     try:
         return _from_npz(path) if path.suffix.lower() == ".npz" else _from_zip(path)
-    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
+    except (OSError, *BAD_ARCHIVE) as error:  # also of places in the file that are not there
         raise ValueError(f"{path} cannot be read ({error}); it is damaged or of another format") from error
 
 
@@ -108,7 +107,7 @@ def _from_member(archive: zipfile.ZipFile, member: str, name: str) -> np.ndarray
     try:
         with archive.open(member) as stream:
             return _decoded(stream, name)
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:  # a wrong header or sum; a password
+    except (OSError, *BAD_ARCHIVE) as error:  # a wrong header or sum; a password
         raise ValueError(f"{name} cannot be read ({error}); replace it") from error
 
 
@@ -150,7 +149,7 @@ def _from_array(path: Path, key: str) -> ImageSet:
 def _row(stream: IO[bytes], shape: list[int], name: str) -> np.ndarray:
     try:
         return np.frombuffer(stream.read(math.prod(shape)), np.uint8).reshape(shape)
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, *BAD_ARCHIVE) as error:
         raise ValueError(f"{name} cannot be read ({error}); the file is damaged, write it again") from error
 
 

@@ -31,12 +31,13 @@ class Sweep:
         try:
             content = read_json(path)
             rows = tuple(Row(**row) for row in content.pop("rows"))
-            content["model"], content["family"], content["machine"]["device"]  # what the page cannot do without
+            sweep = cls(Path(folder), content, rows)
+            section(sweep, {})  # what the page cannot do without shows now
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{path} does not exist; write it with `recap sweep --out {folder}`") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"{path} is no result of `recap sweep` ({error!r}); run it again") from error
-        return cls(Path(folder), content, rows)
+        return sweep
 
     @property
     def plain(self) -> list[Row]:

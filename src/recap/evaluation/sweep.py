@@ -93,7 +93,7 @@ class Point:
                 {key: float(value) for key, value in data["seconds"].items()},
                 int(data["plain"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"a point has no usable {error}: {data}") from error
 
 
@@ -132,8 +132,14 @@ def rows_of(points: Iterable[Point], metric: str = "fid") -> list[Row]:
         by_setting.setdefault(point.setting, []).append(point)
     rows = []
     for setting, several in by_setting.items():
+        for point in several:
+            if metric not in point.figures or "total" not in point.seconds:
+                raise ValueError(f"a point of {setting} has no {metric} or no total seconds; measure it again")
         values = [point.figures[metric] for point in several]
-        phases = {name: mean(point.seconds[name] for point in several) for name in several[0].seconds}
+        parts = set.intersection(*(set(point.seconds) for point in several))
+        phases = {
+            name: mean(point.seconds[name] for point in several) for name in several[0].seconds if name in parts
+        }
         names = set.intersection(*(set(point.figures) for point in several))
         rows.append(
             Row(
