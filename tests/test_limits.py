@@ -65,6 +65,14 @@ def test_json_of_any_kind_is_one_error(text: str, tmp_path: Path) -> None:
         parse_json('{"a": NaN}', "it", finite=True)
 
 
+def test_headers_that_are_no_python_are_refused(tmp_path: Path) -> None:
+    text = b"{'descr': '<f8', 'shape': (3,),\n"  # numpy would go on with what Python 2 wrote, and looks for its end
+    start = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text))
+    (tmp_path / "s.npz").write_bytes(archive({"mu.npy": start + text}))
+    with pytest.raises(ValueError, match=r"mu in .* is no readable array"):
+        read_arrays(tmp_path / "s.npz")
+
+
 @pytest.mark.parametrize("shape", [(10**6, 10**6), (2**62, 4), (10**5,)], ids=str)
 def test_arrays_that_promise_too_much(shape: tuple[int, ...], tmp_path: Path) -> None:
     path = tmp_path / "s.npz"
@@ -243,6 +251,31 @@ def test_results_with_parts_missing_are_refused(tmp_path: Path) -> None:
 def test_schedules_of_any_length_are_refused_at_once(numbers: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="evaluations was asked for; expected 1,048,576 at most"):
         group_lengths(**numbers)
+
+
+@pytest.mark.parametrize("content", [b"", b"noise", saved({"recipe": 3}), saved([1]), saved({})], ids=len)
+def test_states_of_a_training_that_are_none(content: bytes, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.png").write_bytes(picture(side=16))
+    (tmp_path / "training.pt").write_bytes(content)
+    argv = [
+        "train",
+        "tokenizer",
+        "--kind",
+        "vq",
+        "--size",
+        "tiny",
+        "--perceptual",
+        "none",
+        "--steps",
+        "1",
+        "--batch",
+        "1",
+    ]
+    assert main([*argv, "--data", str(tmp_path / "data"), "--out", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert "training.pt" in err
+    assert err.count("\n") == 1
 
 
 def test_a_picture_through_a_link_is_only_read(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -138,7 +139,7 @@ def array_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, n
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, by_column, dtype = read(stream)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, UnicodeDecodeError) as error:
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError) as error:
         raise ValueError(f"{name} is no readable array ({error}); write it with numpy.savez") from error
     if any(size < 0 for size in shape):
         raise ValueError(f"{name} has the shape {shape}; write it with numpy.savez")

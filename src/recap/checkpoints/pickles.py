@@ -17,14 +17,14 @@ AMPLE = 2  # bytes of tensors over bytes of the file: some weights are tied, and
 SMALL = 1 << 20  # bytes that nobody counts
 
 
-def read_pickle(path: str | Path) -> Any:
+def read_pickle(path: str | Path, device: torch.device | str = "cpu") -> Any:
     """What a file of `torch.save` holds, if that is data alone; errors are those of torch, or a `CheckpointError`.
 
     torch unpickles no foreign objects (`weights_only`). What it would still do is refused here: unpack more than the
     file has, or make an array of any length from a number.
     """
     check_archive(Path(path))
-    return torch.load(path, map_location="cpu", weights_only=True)
+    return torch.load(path, map_location=device, weights_only=True)
 
 
 def check_archive(path: Path) -> None:
