@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +18,7 @@ from recap.core.schedule import Schedule
 from recap.engine import WARM_RUNS
 from recap.evaluation.settings import Setting
 from recap.evaluation.sweep import PLAIN
+from recap.memory import is_out_of_memory, release
 from recap.models.mar import MAR
 from recap.models.mar.denoiser import Denoiser
 from recap.models.zoo import SIZES, TOKENIZER_SIZES, Config, build, family_of, tiny_tokenizer
@@ -28,7 +28,6 @@ from recap.timing import now, timed
 PARTS = ("full", "local", "head", "selection", "tokenizer")
 PAPER_MODELS = tuple(dict.fromkeys(row.model for row in PAPER_ROWS))
 TOKENIZER_BATCH = 32  # images that the tokenizer decodes at a time
-NO_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,19 +289,6 @@ def _calm(net: Denoiser) -> None:
     inputs.mul_(10)
     back = inputs.t() / inputs.std() * channels**0.5 / width
     net.final_layer.linear.weight[:channels] = back
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in NO_MEMORY)
-
-
-def release(device: torch.device) -> None:
-    """Give back what nothing holds any more, so that one measurement does not weigh on the next."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def dtype_name(dtype: torch.dtype) -> str:

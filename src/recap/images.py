@@ -3,18 +3,52 @@
 from __future__ import annotations
 
 import math
+import struct
+import warnings
+import zlib
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
+
+from recap.limits import check_limit
 
 Picture = Image.Image | np.ndarray | Tensor
 WHITE = 128  # of an 8-bit mask: this and more is to be redrawn
 VEIL = 224  # of 255: how much of a picture its mask covers where both are shown
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # that are read from files; decoders of rare ones are rarely looked after
+# the ways in which decoders fail on damaged files
+FAILURES = (
+    *(OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, OverflowError, MemoryError),
+    *(struct.error, zlib.error, Image.DecompressionBombError),
+)
 PLACES = ("left", "right", "top", "bottom", "center")
+
+
+def open_picture(file: str | Path | IO[bytes], name: str, *, upright: bool = False) -> Image.Image:
+    """The first picture in a file, read in full and in a mode with few channels; `upright` turns it as EXIF says.
+
+    A picture of more pixels than `recap.limits` allows is refused before it is decoded.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd files: what matters is an error, and transparency is dropped
+        try:
+            with Image.open(file, formats=FORMATS) as image:
+                width, height = image.size
+                check_limit("MOST_PIXELS", width * height, f"it has {width}x{height} pixels")
+                image.load()
+                picture = ImageOps.exif_transpose(image) if upright else image.copy()
+                return picture if picture.mode.startswith(("I", "F")) else picture.convert("RGB")
+        except FAILURES as error:
+            if isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError):
+                raise
+            raise ValueError(
+                f"{name} is no readable picture ({error}); remove or replace it with a {', '.join(FORMATS)} file"
+            ) from error
 
 
 def batch_of(images: Picture | Sequence[Picture], side: int) -> Tensor:

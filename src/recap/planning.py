@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,10 @@ import torch
 from recap.core.costs import Cost, plain_cost, run_cost
 from recap.core.presets import PAPER_ROWS
 from recap.core.schedule import Schedule
-from recap.models.zoo import SIZES, Config
+from recap.memory import Memory, largest_batch, predict
+from recap.models.mage import MAGEConfig
+from recap.models.mar import MARConfig
+from recap.models.zoo import SIZES, TOKENIZER_SIZES, Config, TokenizerConfig, count_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Plan:
     plain_cost: Cost
     cache_bytes: int  # for one image
     setting: str
+    memory: Memory | None = None  # for a batch
+    largest_batch: int | None = None  # within a limit
 
     @property
     def speedup(self) -> float:
@@ -57,6 +62,8 @@ class Plan:
             "local_over_full": self.local_share,
             "cache_bytes": self.cache_bytes,
             "speedup": self.speedup,
+            **({} if self.memory is None else {"memory": self.memory.as_dict()}),
+            **({} if self.largest_batch is None else {"largest_batch": self.largest_batch}),
         }
 
 
@@ -69,6 +76,38 @@ def plan(
     layout = config.cache_layout(schedule)
     cache = layout.nbytes(1, 2 if schedule.guided else 1, dtype) if schedule.local else 0
     return Plan(model, schedule, run_cost(config, schedule), plain_cost(config, schedule), cache, setting)
+
+
+def with_memory(
+    plan: Plan,
+    config: Config,
+    tokenizer: TokenizerConfig | None,
+    *,
+    batch: int = 1,
+    dtype: torch.dtype = torch.float32,
+    cuda: bool = False,
+    limit: int | None = None,
+) -> Plan:
+    """The plan with the predicted peak of a batch, and with a `limit` in bytes the largest batch that stays below.
+
+    The tokenizer runs in float32 whatever the model does; inside MAGE there is one already.
+    """
+    inside = 0 if not isinstance(config, MAGEConfig) or config.vqgan is None else count_parameters(config.vqgan)
+    beside = 0 if tokenizer is None or inside else count_parameters(tokenizer)
+    weights = (count_parameters(config) - inside) * dtype.itemsize + 4 * (inside + beside)
+
+    def predicted(images: int) -> Memory:
+        return predict(config, plan.schedule, images, weights=weights, dtype=dtype, tokenizer=tokenizer, cuda=cuda)
+
+    most = None if limit is None else largest_batch(predicted, limit)
+    return replace(plan, memory=predicted(batch), largest_batch=most)
+
+
+def usual_tokenizer(config: Config) -> TokenizerConfig | None:
+    """The tokenizer that belongs to a published size."""
+    if isinstance(config, MAGEConfig):
+        return config.vqgan
+    return TOKENIZER_SIZES["kl16" if isinstance(config, MARConfig) else "vqgan-f16"]
 
 
 def paper_plans(dtype: torch.dtype = torch.float32) -> list[Plan]:
@@ -96,4 +135,19 @@ def table(plans: Iterable[Plan]) -> str:
             f"{p.cost.total / 1e12:>9.3f} {p.plain_cost.total / 1e12:>9.3f} {p.cache_bytes / 1e6:>8.1f} MB "
             f"{p.speedup:>7.3f}x"
         )
+    return "\n".join(lines)
+
+
+def memory_table(plans: Iterable[Plan], limit: int | None = None) -> str:
+    """The memory of the plans as lines for people."""
+    names = ("weights", "cache", "activations", "tokenizer", "total")
+    head = f"{'model':<14} {'full+local':>10} {'batch':>5} " + " ".join(f"{name:>11}" for name in names)
+    most = "" if limit is None else f" {f'images in {limit / 1e9:g} GB':>18}"
+    lines = [head + most, "-" * len(head + most)]
+    for p in plans:
+        if p.memory is not None:
+            parts = p.memory.as_dict()
+            cells = " ".join(f"{parts[name] / 1e6:>8.1f} MB" for name in names)
+            last = "" if limit is None else f" {p.largest_batch:>18}"
+            lines.append(f"{p.model:<14} {p.schedule!s:>10} {p.memory.batch:>5} {cells}{last}")
     return "\n".join(lines)

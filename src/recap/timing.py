@@ -16,6 +16,7 @@ from torch.profiler import record_function
 
 from recap.core.protocols import Head, Selector
 from recap.core.schedule import Schedule, from_counts
+from recap.memory import is_out_of_memory, release
 from recap.pipeline import Pipeline
 
 PHASES = ("full", "local", "head", "selection", "tokenizer", "total")
@@ -126,6 +127,12 @@ def warm_up(pipe: Pipeline, schedule: Schedule, asked: Mapping[str, Any], genera
     once = from_counts(
         tokens, [1, 1, tokens - 2], full=2, local=1, plain=0, guidance=last.guidance, head_steps=(2, 2)
     )
-    for canvas in islice(pipe.stream(**asked, schedule=once, generator=generators), 2):
-        blank = torch.zeros_like(canvas.raster())
-    pipe.decode(blank, "pt")
+    try:
+        for canvas in islice(pipe.stream(**asked, schedule=once, generator=generators), 2):
+            blank = torch.zeros_like(canvas.raster())
+        pipe.decode(blank, "pt")
+        return
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    release(pipe.device)  # the run itself finds out how many images fit

@@ -176,9 +176,11 @@ def test_bombs_are_refused_before_they_are_decoded(
 
 
 def test_bombs_in_a_zip_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recap.evaluation.images.MOST_BYTES", 1000)
+    monkeypatch.setenv("RECAP_MOST_PICTURE_BYTES", "1000")
     path = zip_of({"a.png": encoded(pixels(1)[0]), "bomb.png": bytes(1001)}, tmp_path)
-    with pytest.raises(ValueError, match=r"bomb\.png in .* unpacks to 1,001 bytes"):
+    with pytest.raises(
+        ValueError, match=r"bomb\.png in .* unpacks to 1,001 bytes.* set RECAP_MOST_PICTURE_BYTES=1001"
+    ):
         read(open_images(path))
 
 
@@ -254,7 +256,10 @@ def test_an_array_of_huge_pictures_is_refused(tmp_path: Path) -> None:
     np.lib.format.write_array_header_1_0(file, header)
     with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
         archive.writestr("arr_0.npy", file.getvalue())
-    with pytest.raises(ValueError, match="pictures of 8000x8001 pixels, and at most 64,000,000 pixels are read"):
+    with pytest.raises(
+        ValueError,
+        match=r"pictures of 8000x8001 pixels, and at most 64,000,000 are read; .* RECAP_MOST_PIXELS=64008000",
+    ):
         open_images(tmp_path / "huge.npz")
 
 

@@ -96,3 +96,9 @@ def test_spreading_moves_local_evaluations_and_loses_none(full: int, local: int,
 def test_spreading_needs_counts() -> None:
     with pytest.raises(ValueError, match="spread"):
         group_lengths(total=8, spread=True)
+
+
+@pytest.mark.parametrize("text", ["8:temp=1.23456789", "8:guidance=1e-07/2.000000001", "8+4:within=0.1234567/1"])
+def test_every_digit_of_a_setting_is_read_back(text: str) -> None:
+    setting = Setting.parse(text)
+    assert Setting.parse(str(setting)) == setting

@@ -18,6 +18,7 @@ from recap.checkpoints.compact import HOW_TO_READ, SCALE, restore
 from recap.checkpoints.compact import compact as made_compact
 from recap.checkpoints.errors import CheckpointError
 from recap.checkpoints.strict import load_strict
+from recap.limits import parse_json, read_text
 from recap.models.zoo import FAMILIES, TOKENIZERS, build, field_names
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -85,8 +86,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{folder} has no {CONFIG}; convert an official file with `recap convert FILE OUT`")
     try:
-        config = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        config = parse_json(read_text(path), "it", finite=True)
+    except ValueError as error:
         raise CheckpointError(f"{path} is not valid JSON ({error}); write it again with save_pretrained") from error
     if (
         not isinstance(config, dict)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from recap.checkpoints.errors import CheckpointError
 from recap.checkpoints.folder import read_tensors
 from recap.checkpoints.identify import family_of_keys, infer
+from recap.checkpoints.pickles import check_tensors, read_pickle
 from recap.checkpoints.strict import load_strict
 from recap.models.zoo import SIZES, TOKENIZER_SIZES, build, size_name
 from recap.tokenizers.vqgan import taming_keys
@@ -42,6 +43,7 @@ def load_official(
         config = TOKENIZER_SIZES[model] if model in TOKENIZER_SIZES else SIZES[size_name(model)]
     net = build(config, meta=True)
     load_strict(net, tensors, source=str(path))
+    check_tensors(tensors, Path(path))  # before anything is copied
     for name, child in net.named_children():  # a tokenizer inside keeps its precision
         if name != "vqgan":
             child.to(dtype=dtype)
@@ -69,7 +71,9 @@ def read_official(path: str | Path) -> dict[str, Tensor]:
 def _read_pickle(path: Path) -> Any:
     try:
         with torch.serialization.safe_globals(HARMLESS):
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return read_pickle(path)
+    except CheckpointError:
+        raise
     except pickle.UnpicklingError as error:
         reason = str(error).strip().splitlines()
         detail = next((line.strip() for line in reason if "GLOBAL" in line or "nsupported" in line), reason[0])

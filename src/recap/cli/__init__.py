@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 
@@ -23,7 +24,9 @@ from recap.cli import (
     train,
     verify,
 )
+from recap.memory import is_out_of_memory
 
+SHOWN = 2000  # characters of a message; it may quote a file that has no end
 COMMANDS = (
     sample,
     edit,
@@ -52,20 +55,44 @@ def parser() -> argparse.ArgumentParser:
         doc = (command.__doc__ or "").strip()
         sub = commands.add_parser(name, help=doc.splitlines()[0], description=doc)
         command.arguments(sub)
+        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         sub.set_defaults(run=command.run)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; bad input is one line and exit status 2."""
+    """Run a command. Bad input is one line and exit status 2, any other error one line and 1; --debug shows all."""
     args = parser().parse_args(argv)
     try:
         return int(args.run(args))
-    except (ValueError, OSError, FloatingPointError) as error:
-        if args.debug:
-            raise
-        print(f"recap {args.command}: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print(f"recap {args.command}: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        if args.debug:
+            raise
+        text, status = explained(error)
+        print(f"recap {args.command}: {text}", file=sys.stderr)
+        return status
+
+
+def explained(error: Exception) -> tuple[str, int]:
+    """An error in one line, and the exit status that goes with it."""
+    if is_out_of_memory(error):
+        return (
+            f"memory did not suffice ({one_line(error)}); use --batch auto, a smaller --batch or another --device",
+            1,
+        )
+    if isinstance(error, ValueError | OSError | FloatingPointError):
+        return one_line(error), 2
+    return f"unexpected {type(error).__name__}: {one_line(error)}; --debug shows where it came from", 1
+
+
+def one_line(error: BaseException) -> str:
+    """A message on one line: lists within commas, and nothing in it that would move a terminal's cursor."""
+    text = re.sub(r":\n\s+", ": ", str(error).strip())
+    text = re.sub(r"\s*\n\s+", ", ", text).replace("\n", "; ")
+    text = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    if len(text) > SHOWN:
+        text = f"{text[:SHOWN]} ... ({len(text) - SHOWN:,} more characters; --debug shows all)"
+    return text or type(error).__name__

@@ -19,7 +19,17 @@ from tqdm.auto import tqdm
 
 from recap import weights
 from recap.bench import PAPER_MODELS, Row, ceiling, compared, measure, paper_settings, random_pipeline
-from recap.cli.options import DTYPES, add_model, check_device, described, guidance_scale, named_config
+from recap.cli.options import (
+    DTYPES,
+    add_cache_limit,
+    add_model,
+    batch_size,
+    check_batch,
+    check_device,
+    described,
+    guidance_scale,
+    named_config,
+)
 from recap.core.decode import check_fit
 from recap.core.presets import USUAL, Sampling
 from recap.core.schedule import Ramp, Schedule
@@ -27,6 +37,7 @@ from recap.engine import ENGINES, check_engine
 from recap.evaluation.evaluate import machine
 from recap.evaluation.settings import Setting
 from recap.files import write_json
+from recap.memory import MOST, choose_batch
 from recap.models.zoo import Config, adapt, build
 from recap.pipeline import Pipeline
 
@@ -82,7 +93,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset", choices=PRESETS, help="all rows of the paper's tables, and plain decoding, at their full size"
     )
-    parser.add_argument("--batch", type=int, nargs="+", default=[8], metavar="N", help="images at a time (default 8)")
+    parser.add_argument(
+        "--batch",
+        type=batch_size,
+        nargs="+",
+        default=[8],
+        metavar="N",
+        help="images at a time, or auto: as many as free memory allows (default 8)",
+    )
+    add_cache_limit(parser)
     parser.add_argument("--engine", choices=ENGINES, nargs="+", default=["eager"], help="default eager")
     parser.add_argument("--dtype", choices=PRECISIONS, nargs="+", default=["float32"], help="default float32")
     parser.add_argument(
@@ -117,12 +136,13 @@ def run(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> None:
     """Refuse numbers, devices and engines that cannot be used, before anything is loaded."""
     for name, values, least in (
-        ("batch", args.batch, 1),
         ("warmup", [args.warmup], 0),
         ("repeat", [args.repeat], 1),
     ):
         if min(values) < least:
             raise ValueError(f"--{name} is {min(values)}; it must be at least {least}")
+    for batch in args.batch:
+        check_batch(batch)
     check_device(args.device)
     for engine in args.engine:
         check_engine(engine, torch.device(args.device))
@@ -183,10 +203,11 @@ def measured(args: argparse.Namespace, job: Job, bar: Any) -> list[Row]:
             for batch in dict.fromkeys(args.batch):
                 for setting in job.settings:
                     bar.set_description(f"{job.shown} {setting}, batch {batch}, {engine}, {dtype}")
+                    schedule = job.schedule(setting)
                     row = measure(
                         pipe,
-                        job.schedule(setting),
-                        batch,
+                        schedule,
+                        choose_batch(pipe, schedule, batch, MOST, cache_limit=args.cache_limit, decoded=False),
                         model=job.shown,
                         setting=str(setting),
                         engine=engine,

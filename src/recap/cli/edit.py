@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageOps
+from PIL import Image
 from tqdm.auto import tqdm
 
 from recap.cli.options import add_engine, add_model, add_schedule
@@ -19,7 +19,7 @@ from recap.cli.sample import Drawn, Request, add_sampling, labels_of, name_of, p
 from recap.core.noise import image_generators
 from recap.core.schedule import Schedule
 from recap.files import write_json
-from recap.images import PLACES, box_mask, fit, keep_mask, marked, masks_of, token_mask
+from recap.images import PLACES, box_mask, fit, keep_mask, marked, masks_of, open_picture, token_mask
 from recap.pictures import Row, comparison
 from recap.pipeline import Pipeline
 from recap.timing import timed
@@ -143,8 +143,7 @@ def pictures_of(args: argparse.Namespace, side: int) -> tuple[Image.Image, Image
 
 def opened(path: str, mode: str) -> Image.Image:
     """A picture from a file, upright."""
-    with Image.open(path) as picture:
-        return ImageOps.exif_transpose(picture).convert(mode)
+    return open_picture(path, path, upright=True).convert(mode)
 
 
 def numbers(box: str) -> list[int]:

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from recap.cli import sample
-from recap.cli.options import add_engine, add_model, add_schedule, check_device
+from recap.cli.options import add_batch, add_engine, add_model, add_schedule, check_batch, check_device
 from recap.evaluation.evaluate import Run, evaluate, machine
 from recap.evaluation.inception import InceptionFeatures, load_inception
 from recap.evaluation.measure import LabelPlan, Measurement, Reference, compare, label_plan, measure_images
 from recap.files import write_json
+from recap.memory import choose_batch
 from recap.pipeline import Pipeline
 from recap.timing import warm_up
 
 STATE, RESULT = "state.pt", "result.json"
+LOOKED_AT = 32  # images at a time, where nothing says how many
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +47,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
         help="what to compare with: npz with mu and sigma, images, or a name (default flowers128)",
     )
     parser.add_argument("--inception", metavar="FILE", help="weights of the network (default: from the extra `eval`)")
-    parser.add_argument("--batch", type=int, default=32, help="images drawn at a time (default 32)")
+    add_batch(parser, LOOKED_AT)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
     add_engine(parser)
     parser.add_argument(
@@ -59,17 +61,18 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
     net = network(args)
     if args.images:
-        reference = Reference.load(args.stats, net, batch=args.batch) if args.stats != "none" else None
-        seen = measure_images(args.images, net, batch=args.batch)
+        reference = Reference.load(args.stats, net, batch=looked_at(args)) if args.stats != "none" else None
+        seen = measure_images(args.images, net, batch=looked_at(args))
         about: dict[str, Any] = {"images": str(args.images)}
     else:
         pipe, shown = sample.pipeline_of(args)
         if pipe.tokenizer is None:
             raise ValueError(f"{shown} has no tokenizer to make images with; put one into its sub-folder `tokenizer`")
         schedule = sample.sampling_of(args, pipe)
-        reference = Reference.load(args.stats, net, batch=args.batch) if args.stats != "none" else None
+        reference = Reference.load(args.stats, net, batch=looked_at(args)) if args.stats != "none" else None
         plan, labels = plan_of(args, pipe, reference)
-        job = Run(schedule, args.num, args.batch, args.seed, plan)
+        batch = choose_batch(pipe, schedule, args.batch, args.num, cache_limit=args.cache_limit)
+        job = Run(schedule, args.num, batch, args.seed, plan)
         about = describe(args, pipe, shown, job, labels) | ({"order": args.order} if args.order else {})
         out.mkdir(parents=True, exist_ok=True)
         warm_up(pipe, job.schedule, *job.first(pipe))
@@ -94,9 +97,13 @@ def run(args: argparse.Namespace) -> int:
 def network(args: argparse.Namespace) -> InceptionFeatures:
     """The network that looks at the images, where the model is."""
     check_device(args.device)
-    if args.batch < 1:
-        raise ValueError(f"--batch is {args.batch}; look at least at one image at a time")
+    check_batch(args.batch)
     return load_inception(args.inception).to(args.device)
+
+
+def looked_at(args: argparse.Namespace) -> int:
+    """How many pictures the network looks at together, where no model draws them."""
+    return LOOKED_AT if args.batch == "auto" else int(args.batch)
 
 
 def plan_of(
@@ -134,7 +141,7 @@ def describe(args: argparse.Namespace, pipe: Pipeline, shown: str, job: Run, lab
         "sampling": pipe.sampling.as_dict(),
         "num": job.num,
         "seed": job.seed,
-        "batch": job.batch,
+        "batch": args.batch,  # as asked for: "auto" may mean another number when a run goes on
         "classes": labels,
         "dtype": args.dtype,
         "engine": args.engine,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recap.antibodies import MASK, AntiBERTy
+from recap.limits import read_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +59,7 @@ def read(given: str) -> Sequence[str]:
     """A sequence, or those of a file: one a line, or FASTA, where a sequence may go over several."""
     path = Path(given)
     if len(given) < 256 and path.is_file():
-        return parse(path.read_text(), given)
+        return parse(read_text(path), given)
     if "." in given or "/" in given:
         raise ValueError(f"{given} is not there; give a file of sequences, or sequences")
     return [given.strip().upper()]

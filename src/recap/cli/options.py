@@ -11,13 +11,26 @@ import torch
 from torch import nn
 
 from recap.checkpoints.about import read_about
-from recap.checkpoints.folder import config_from, load_pretrained, read_config
+from recap.checkpoints.folder import CONFIG, config_from, load_pretrained, read_config
 from recap.core.presets import PUBLISHED, Grouping, Sampling
 from recap.core.protocols import Selector
 from recap.core.schedule import Ramp, Schedule
 from recap.core.selection import CentreOut, ConfidenceOrder, FixedOrder, RandomOrder, RasterOrder
 from recap.engine import ENGINES
-from recap.models.zoo import FAMILIES, SIZES, Config, build, family_of, randomize, size_name, tiny
+from recap.limits import read_text
+from recap.memory import size_of
+from recap.models.zoo import (
+    FAMILIES,
+    SIZES,
+    Config,
+    TokenizerConfig,
+    build,
+    family_of,
+    randomize,
+    size_name,
+    tiny,
+)
+from recap.planning import usual_tokenizer
 from recap.weights import locate
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -55,7 +68,7 @@ def selector_of(order: str) -> Selector:
     if not path.is_file():
         raise ValueError(f"--order is {order!r}, which is neither a file nor one of {', '.join(ORDERS)}")
     try:
-        return FixedOrder([int(word) for word in path.read_text().replace(",", " ").split()])
+        return FixedOrder([int(word) for word in read_text(path).replace(",", " ").split()])
     except ValueError as error:
         raise ValueError(f"{order} holds no order: {error}") from error
 
@@ -78,6 +91,36 @@ def schedule_of(args: argparse.Namespace, sampling: str | Sampling, tokens: int,
     if args.local is not None:
         given["local"] = args.local
     return sampling.schedule(tokens, **given)
+
+
+def add_batch(parser: argparse._ActionsContainer, default: int, what: str = "images drawn") -> None:
+    """How many at a time, and how much memory that may take."""
+    about = f"{what} at a time, or auto: as many as free memory allows (default {default})"
+    parser.add_argument("--batch", type=batch_size, default=default, metavar="N", help=about)
+    add_cache_limit(parser)
+
+
+def add_cache_limit(parser: argparse._ActionsContainer) -> None:
+    about = "draw fewer at a time if their cache would take more, for example 2GB"
+    parser.add_argument("--cache-limit", type=byte_size, metavar="SIZE", help=about)
+
+
+def check_batch(batch: int | str) -> None:
+    if batch != "auto" and int(batch) < 1:
+        raise ValueError(f"--batch is {batch}; draw at least one image at a time, or say auto")
+
+
+def batch_size(text: str) -> int | str:
+    """A number of images, or the word auto."""
+    return text if text == "auto" else int(text)
+
+
+def byte_size(text: str) -> int:
+    """Bytes; a text that means none is for argparse to refuse with its words."""
+    try:
+        return size_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def guidance_scale(text: str) -> float | Ramp:
@@ -133,6 +176,18 @@ def described(name: str) -> tuple[str, Config, Sampling]:
         raise ValueError(f"{name} holds a tokenizer; give a model")
     setting = about.get("setting") or FAMILIES[about["family"]].setting
     return name, config_from(about, name), read_about(folder, about).sampling or Sampling(setting)
+
+
+def described_tokenizer(name: str, config: Config) -> TokenizerConfig | None:
+    """The size of the tokenizer that goes with what a model argument means, without its weights."""
+    folder = locate(name)
+    if folder is None:
+        return usual_tokenizer(config)
+    place = read_about(folder, read_config(folder)).tokenizer or folder / "tokenizer"
+    if (place / CONFIG).is_file():
+        found: TokenizerConfig = config_from(read_config(place), place)
+        return found
+    return getattr(config, "vqgan", None)
 
 
 def load_net(name: str, shrink: bool, seed: int, device: str) -> tuple[str, str, nn.Module]:

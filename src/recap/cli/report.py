@@ -13,6 +13,7 @@ from pathlib import Path
 
 from recap.evaluation.report import Sweep, page, published, section
 from recap.files import write_json
+from recap.limits import read_text
 
 PICTURES = {
     "sweep.png": "FID against seconds an image",
@@ -34,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     sweeps = [Sweep.read(folder) for folder in args.folders]
-    findings = Path(args.findings).read_text().strip() if args.findings else ""
+    findings = read_text(args.findings).strip() if args.findings else ""
     out = Path(args.out)
     beside = out.with_suffix("")
     beside.mkdir(parents=True, exist_ok=True)

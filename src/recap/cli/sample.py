@@ -25,10 +25,12 @@ from recap import weights
 from recap.checkpoints import hub
 from recap.cli.options import (
     DTYPES,
+    add_batch,
     add_engine,
     add_model,
     add_order,
     add_schedule,
+    check_batch,
     check_device,
     guidance_scale,
     load_net,
@@ -40,6 +42,7 @@ from recap.core.noise import image_generators, image_seed
 from recap.core.presets import Sampling
 from recap.core.schedule import Schedule
 from recap.labels import find_classes
+from recap.memory import Fitting, choose_batch
 from recap.models.mage import MAGE
 from recap.models.mar import MAR
 from recap.models.zoo import TOKENIZER_SIZES, build, randomize, tiny_tokenizer
@@ -81,7 +84,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, "--model", metavar="MODEL")
     parser.add_argument("--labels", help="class names or numbers with commas between them (default: spread over all)")
     parser.add_argument("--num", type=int, default=4, help="how many images (default 4, or one for each label)")
-    parser.add_argument("--batch", type=int, default=8, help="images drawn at a time (default 8)")
+    add_batch(parser, 8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
     add_engine(parser)
@@ -104,14 +107,15 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.num < 1:
         raise ValueError(f"--num is {args.num}; draw at least one image")
-    if args.batch < 1:
-        raise ValueError(f"--batch is {args.batch}; draw at least one image at a time")
+    check_batch(args.batch)
     pipe, shown = pipeline_of(args)
     if pipe.tokenizer is None:
         raise ValueError(f"{shown} has no tokenizer to make images with; put one into its sub-folder `tokenizer`")
     schedule = sampling_of(args, pipe)
     labels = labels_of(args.labels, args.num, pipe)
-    request = Request(len(labels) if labels else args.num, labels, args.seed, args.batch)
+    num = len(labels) if labels else args.num
+    batch = choose_batch(pipe, schedule, args.batch, num, cache_limit=args.cache_limit)
+    request = Request(num, labels, args.seed, batch)
     if args.compare and not schedule.local:
         raise ValueError(f"--compare has nothing to compare: {schedule} evaluations are plain decoding; add --local")
     out = Path(args.out)
@@ -155,16 +159,22 @@ def draw(pipe: Pipeline, schedule: Schedule, request: Request, name: str) -> Dra
     pipe, watch = timed(pipe)
     pipe.progress = False
     images: list[Image.Image] = []
-    batches = request.batches()
+    batches, fitting = request.batches(), Fitting(request.batch, pipe.device)
     with tqdm(total=len(batches) * len(schedule.steps), desc=f"{name} {schedule}", unit="step") as bar:
-        for indices in batches:
+
+        def drawn(indices: range) -> list[Image.Image]:
             with watch.measure("total"):
-                images += pipe(
+                found: list[Image.Image] = pipe(
                     **request.of(indices),
                     schedule=schedule,
                     generator=image_generators(request.seed, indices),
                     callback_on_step_end=lambda *_: bar.update(),
                 ).images
+            return found
+
+        for indices in batches:
+            for _, some in fitting.parts(indices, drawn):
+                images += some
     return Drawn(images, watch.seconds, {phase: watch.calls[phase] for phase in ("full", "local")})
 
 

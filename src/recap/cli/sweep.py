@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from recap.cli import sample
-from recap.cli.evaluate import add_measuring, describe, figures_of, network, plan_of
+from recap.cli.evaluate import add_measuring, describe, figures_of, looked_at, network, plan_of
 from recap.cli.options import add_model
 from recap.core.decode import check_fit
 from recap.core.schedule import Schedule
@@ -38,6 +37,8 @@ from recap.evaluation.sweep import (
     write_points,
 )
 from recap.files import write_json
+from recap.limits import read_json
+from recap.memory import choose_batch
 from recap.models.zoo import family_of
 from recap.pipeline import Pipeline
 from recap.timing import warm_up
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"{shown} has no tokenizer to make images with; put one into its sub-folder `tokenizer`")
     settings = [] if args.retime and not (args.settings or args.preset) else settings_of(args, pipe)
     net = network(args)
-    reference = Reference.load(args.stats, net, batch=args.batch)
+    reference = Reference.load(args.stats, net, batch=looked_at(args))
     plan, labels = plan_of(args, pipe, reference)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -92,7 +93,9 @@ def run(args: argparse.Namespace) -> int:
     jobs = [job for job in dict.fromkeys(jobs) if (str(job[0]), job[1]) not in finished]
     print(f"{shown}: {len(finished)} points done, {len(jobs)} to go")
     for count, (setting, seed) in enumerate(jobs, start=1):
-        job = Run(setting.schedule(pipe.sampling, pipe.model.num_tokens), args.num, args.batch, seed, plan)
+        schedule = setting.schedule(pipe.sampling, pipe.model.num_tokens)
+        batch = choose_batch(pipe, schedule, args.batch, args.num, cache_limit=args.cache_limit)
+        job = Run(schedule, args.num, batch, seed, plan)
         warm_up(pipe, job.schedule, *job.first(pipe))
         identity = describe(args, pipe, shown, job, labels) | {"setting": str(setting)}
         state = out / f"state-{hashlib.sha256(f'{setting} {seed}'.encode()).hexdigest()[:12]}.pt"
@@ -143,8 +146,9 @@ def retime(args: argparse.Namespace, pipe: Pipeline, plan: LabelPlan | None, pat
     seconds: dict[str, dict[str, float]] = {}
     for text in tqdm(dict.fromkeys(point.setting for point in points), desc="times", unit="setting"):
         schedule = Setting.parse(text).schedule(pipe.sampling, pipe.model.num_tokens)
-        job = Run(schedule, args.batch, args.batch, args.seed, plan)
-        seconds[text] = seconds_an_image(pipe, job, batches=max(1, 256 // args.batch))
+        batch = choose_batch(pipe, schedule, args.batch, args.num, cache_limit=args.cache_limit)
+        job = Run(schedule, batch, batch, args.seed, plan)
+        seconds[text] = seconds_an_image(pipe, job, batches=max(1, 256 // batch))
     write_points(path, [replace(point, seconds=seconds[point.setting]) for point in points])
 
 
@@ -152,9 +156,11 @@ def check_about(path: Path, about: dict[str, Any]) -> None:
     """Points of one folder belong together; refuse to mix them."""
     if path.is_file():
         try:
-            theirs = json.loads(path.read_text())
+            theirs = read_json(path)
         except ValueError as error:
             raise ValueError(f"{path} is damaged ({error}); remove the folder or choose another --out") from error
+        if not isinstance(theirs, dict):
+            raise ValueError(f"{path} holds no object; remove the folder or choose another --out")
         if theirs != about:
             changed = sorted(key for key in {*theirs, *about} if theirs.get(key) != about.get(key))
             raise ValueError(

@@ -18,8 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from recap.checkpoints import load_pretrained, save_pretrained
+from recap.checkpoints.pickles import read_pickle
 from recap.checkpoints.rounding import compensated
 from recap.cli.options import check_device
+from recap.limits import read_json
 from recap.models.layers import Block
 from recap.models.mar.denoiser import Denoiser
 from recap.models.zoo import build, tiny, tiny_tokenizer
@@ -139,7 +141,7 @@ def about(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     entries: dict[str, Any] = {"tokenizer": os.path.relpath(find(args.tokenizer) or args.tokenizer, out)}
     if args.class_names and args.what != "mage":
         try:
-            entries["class_names"] = json.loads(Path(args.class_names).read_text())
+            entries["class_names"] = read_json(args.class_names)
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"--class-names {args.class_names}: {error}; give a JSON list with a name for each class"
@@ -172,7 +174,10 @@ def steps_in(minutes: float, trial: Trainer, sample: int = 20) -> int:
 
 def saved_steps(path: Path) -> int:
     """The length of a run that was begun."""
-    return int(torch.load(path, map_location="cpu", weights_only=True)["recipe"]["steps"])
+    try:
+        return int(read_pickle(path)["recipe"]["steps"])
+    except Exception as error:  # whatever a damaged file makes of it
+        raise ValueError(f"{path} holds no state of a training ({error}); remove it to start anew") from error
 
 
 def averaged(trainer: Trainer) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What a schedule costs on a model: floating-point operations and cache bytes, from formulas alone.
+"""What a schedule costs on a model: floating-point operations and bytes, from formulas alone.
 
 A multiply-add counts as two operations; norms, activations and softmax are not counted.
 """
@@ -30,6 +30,18 @@ class CostModel(Protocol):
     def cache_layout(self, schedule: Schedule) -> CacheLayout: ...
 
     @property
+    def full_values(self) -> int:
+        """Numbers that the largest full evaluation holds at a time, beside weights and cache."""
+        ...
+
+    def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, ahead: int) -> int:
+        """Bytes that the head holds while it draws `drawn` tokens; `rows` are images, and images times branches.
+
+        `ahead` are the bytes that a diffusion head may fill with what it computes ahead.
+        """
+        ...
+
+    @property
     def draws_candidates(self) -> bool:
         """Whether a full evaluation draws every masked row (confidence order) or only what it commits."""
         ...
@@ -55,6 +67,17 @@ class Cost:
 def block_flops(width: int, rows: int, keys: int) -> int:
     """A transformer block (MLP ratio 4) on `rows` queries against `keys` keys."""
     return 24 * width**2 * rows + 4 * rows * keys * width
+
+
+def block_values(width: int, rows: int) -> int:
+    """Numbers alive at a time in a block (MLP ratio 4): the input, its norm, and what is inside the MLP, twice."""
+    return 10 * width * rows
+
+
+def logit_bytes(drawn: int, codes: int, rows: tuple[int, int], itemsize: int) -> int:
+    """Bytes of a draw from a softmax: logits of all branches, and those of every image in float32, four times."""
+    images, branches = rows
+    return drawn * codes * (branches * (itemsize + 4) + 4 * 4 * images)
 
 
 def run_cost(model: CostModel, schedule: Schedule) -> Cost:

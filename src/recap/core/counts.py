@@ -37,6 +37,9 @@ def counts_from(tokens: int, masked_after: Sequence[int]) -> list[int]:
     return [*counts, masked]
 
 
+MOST_STEPS = 1 << 20  # sub-steps of a schedule; each commits a token, and no image has so many
+
+
 def group_lengths(
     *,
     full: int | None = None,
@@ -49,6 +52,9 @@ def group_lengths(
     """Sub-steps in each group, in either way of speaking (see `Options`)."""
     if (full is None) == (total is None):
         raise ValueError(f"say either full= (with local=) or total=, not both or neither; got {full=}, {total=}")
+    if max(full or 0, local, total or 0) > MOST_STEPS:
+        most = max(full or 0, local, total or 0)
+        raise ValueError(f"a schedule of {most} evaluations was asked for; expected {MOST_STEPS:,} at most")
     if chain < 1:
         raise ValueError(f"chain is {chain}; a group with reuse has at least 1 local evaluation")
     if plain is not None and plain < 0:

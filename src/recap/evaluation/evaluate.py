@@ -15,12 +15,14 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 import recap
+from recap.checkpoints.pickles import read_pickle
 from recap.core.noise import image_generators
 from recap.core.schedule import Schedule
 from recap.engine import WARM_RUNS
 from recap.evaluation.inception import InceptionFeatures
 from recap.evaluation.measure import LabelPlan, Measurement
 from recap.files import written_whole
+from recap.memory import Fitting
 from recap.pipeline import Pipeline
 from recap.timing import PHASES, Stopwatch, timed
 
@@ -80,17 +82,20 @@ def evaluate(
         result = read_state(state, about)
     pipe, watch = timed(pipe)
     pipe.progress = False
-    saved = time.monotonic()
+    saved, fitting = time.monotonic(), Fitting(run.batch, pipe.device)
+
+    def drawn(indices: range) -> Tensor:
+        with watch.measure("total"):
+            images: Tensor = pipe(
+                **run.of(indices),
+                schedule=run.schedule,
+                generator=image_generators(run.seed, indices),
+                output_type="pt",
+            ).images
+        return images
+
     with tqdm(total=run.num, initial=result.done, desc=str(run.schedule), unit="image", disable=not progress) as bar:
-        while result.done < run.num:
-            indices = range(result.done, min(result.done + run.batch, run.num))
-            with watch.measure("total"):
-                images: Tensor = pipe(
-                    **run.of(indices),
-                    schedule=run.schedule,
-                    generator=image_generators(run.seed, indices),
-                    output_type="pt",
-                ).images
+        for indices, images in fitting.parts(range(result.done, run.num), drawn):
             result.seen.add(net, images, indices)
             for phase in PHASES:
                 result.seconds[phase] += watch.seconds[phase]
@@ -140,7 +145,7 @@ def write_state(path: Path, about: str, result: Evaluation) -> None:
 def read_state(path: Path, about: str) -> Evaluation:
     """Go on from a state, if it is one of the same run."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = read_pickle(path)
         theirs, done, seconds = content["about"], int(content["done"]), dict(content["seconds"])
         seen = Measurement.from_state(content["seen"])
     except Exception as error:  # whatever a damaged file makes of it

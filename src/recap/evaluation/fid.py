@@ -1,8 +1,6 @@
 """The Fréchet inception distance: how far apart two sets of features are, each taken as a Gaussian."""
 
 import warnings
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -10,6 +8,8 @@ from typing import Self
 import numpy as np
 import torch
 from torch import Tensor
+
+from recap.limits import read_arrays
 
 TOLERANCE = 1e-4  # how negative an eigenvalue rounding may make, over the largest one
 
@@ -115,9 +115,12 @@ class FeatureStatistics:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read an npz file with `mu` and `sigma`; without `n` the count is unknown and the statistics cannot grow."""
-        arrays = read_npz(path)
+        arrays = read_arrays(path)
         if not ("mu" in arrays and ("sigma" in arrays or set(arrays) >= PACKED)):
             raise ValueError(f"{path} has the keys {sorted(arrays)} but mu and sigma are expected")
+        for key in arrays.keys() & {"mu", "sigma", "n", *PACKED}:
+            if arrays[key].dtype.kind not in "fiu":
+                raise ValueError(f"{path} has {key} of {arrays[key].dtype}; expected numbers, compute them again")
         try:
             mean = torch.from_numpy(arrays["mu"].astype(np.float64))
             covariance = (
@@ -126,7 +129,7 @@ class FeatureStatistics:
                 else _unpacked(arrays, len(mean))
             )
             count = int(arrays["n"]) if "n" in arrays else None
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise ValueError(f"{path} has statistics that are no numbers ({error}); compute them again") from error
         if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)):
             raise ValueError(
@@ -155,17 +158,6 @@ class FeatureStatistics:
         statistics._count = int(state["count"])
         statistics._mean, statistics._scatter = state["mean"].clone(), state["scatter"].clone()
         return statistics
-
-
-def read_npz(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of an npz file."""
-    try:
-        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {key: arrays[key] for key in arrays.files}
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, EOFError, AttributeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read as npz ({error}); it is damaged or of another format") from error
 
 
 PACKED = {"deviation", "low", "high"}

@@ -2,10 +2,7 @@
 
 import io
 import math
-import struct
-import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -13,20 +10,12 @@ from typing import IO
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
-MOST_PIXELS = 64_000_000  # of one picture; a small file can claim to be any size
-MOST_BYTES = 8 * MOST_PIXELS  # of one picture inside a zip file, for the same reason
+from recap.images import open_picture
+from recap.limits import BAD_ARCHIVE, array_header, array_names, check_limit, read_arrays
 
-_TOO_LARGE = "{}x{} pixels, " + f"and at most {MOST_PIXELS:,} pixels are read; resize it first"
-# the ways in which decoders fail on damaged files
-_FAILURES = (
-    *(OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError),
-    *(struct.error, zlib.error, Image.DecompressionBombError),
-)
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 Picture = tuple[str, np.ndarray]  # a name for messages, and (h, w, 3) of uint8
 
@@ -83,7 +72,7 @@ def open_images(path: str | Path) -> ImageSet:
         raise ValueError(f"{path} is no folder, .zip or .npz file; give one of these")
     try:
         return _from_npz(path) if path.suffix.lower() == ".npz" else _from_zip(path)
-    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except (OSError, *BAD_ARCHIVE) as error:  # also of places in the file that are not there
         raise ValueError(f"{path} cannot be read ({error}); it is damaged or of another format") from error
 
 
@@ -113,12 +102,12 @@ def _from_zip(path: Path) -> ImageSet:
 
 
 def _from_member(archive: zipfile.ZipFile, member: str, name: str) -> np.ndarray:
-    if (size := archive.getinfo(member).file_size) > MOST_BYTES:
-        raise ValueError(f"{name} unpacks to {size:,} bytes; at most {MOST_BYTES:,} are read, resize the picture")
+    size = archive.getinfo(member).file_size  # more than it says is never unpacked
+    check_limit("MOST_PICTURE_BYTES", size, f"{name} unpacks to {size:,} bytes")
     try:
         with archive.open(member) as stream:
             return _decoded(stream, name)
-    except (zipfile.BadZipFile, RuntimeError) as error:  # a wrong header or sum; a password
+    except (OSError, *BAD_ARCHIVE) as error:  # a wrong header or sum; a password
         raise ValueError(f"{name} cannot be read ({error}); replace it") from error
 
 
@@ -133,8 +122,7 @@ def _chosen(names: Iterable[str]) -> list[str]:
 
 
 def _from_npz(path: Path) -> ImageSet:
-    with zipfile.ZipFile(path) as archive:
-        keys = {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
+    keys = array_names(path)
     for key in ("arr_0", "images"):
         if key in keys:
             return _from_array(path, key)
@@ -161,64 +149,55 @@ def _from_array(path: Path, key: str) -> ImageSet:
 def _row(stream: IO[bytes], shape: list[int], name: str) -> np.ndarray:
     try:
         return np.frombuffer(stream.read(math.prod(shape)), np.uint8).reshape(shape)
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, *BAD_ARCHIVE) as error:
         raise ValueError(f"{name} cannot be read ({error}); the file is damaged, write it again") from error
 
 
 def _header(stream: IO[bytes], path: Path, key: str) -> tuple[int, ...]:
     """The shape of an array of images; the stream is at its first byte afterwards."""
-    try:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, by_column, dtype = read(stream)
-    except ValueError as error:
-        raise ValueError(f"{key} in {path} is no readable array ({error}); write it with numpy.savez") from error
+    shape, by_column, dtype = array_header(stream, f"{key} in {path}")
     if len(shape) != 4 or shape[-1] != 3 or min(shape) < 1 or dtype != np.uint8 or by_column:
         raise ValueError(
             f"{key} in {path} is {shape} of {dtype}{' in Fortran order' if by_column else ''} "
             "but (n, h, w, 3) of uint8 is expected"
         )
-    if shape[1] * shape[2] > MOST_PIXELS:
-        raise ValueError(f"{key} in {path} has pictures of {_TOO_LARGE.format(shape[2], shape[1])}")
+    check_limit("MOST_PIXELS", shape[1] * shape[2], f"{key} in {path} has pictures of {shape[2]}x{shape[1]} pixels")
     return shape
 
 
 def _from_encoded(path: Path) -> ImageSet:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            raw, offsets = arrays["bytes"], arrays["offsets"]
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read ({error}); it is damaged or of another format") from error
-    fits = raw.ndim == offsets.ndim == 1 and raw.dtype == np.uint8 and offsets.dtype.kind in "iu" and len(offsets) > 0
-    places = [int(offset) for offset in offsets] if fits else [-1]
-    if places[0] < 0 or places[-1] > len(raw) or any(a > b for a, b in pairwise(places)):
+    arrays = read_arrays(path, ("bytes", "offsets"))
+    raw, offsets = arrays["bytes"], arrays["offsets"]
+    if not offsets_fit(raw, offsets):
         raise ValueError(
             f"{path} has bytes {raw.shape} of {raw.dtype} and offsets {offsets.shape} of {offsets.dtype} that do not "
             "fit; expected uint8, and rising integers that say where each picture starts and the last one ends"
         )
 
     def pictures() -> Iterator[Picture]:
-        for i, (start, end) in enumerate(pairwise(places)):
+        for i, (start, end) in enumerate(pairwise(offsets)):
             name = f"picture {i} of {path}"
             yield name, _decoded(io.BytesIO(raw[start:end].tobytes()), name)
 
-    return ImageSet(path, len(places) - 1, pictures)
+    return ImageSet(path, len(offsets) - 1, pictures)
+
+
+def offsets_fit(raw: np.ndarray, offsets: np.ndarray) -> bool:
+    """Whether `offsets` cut the bytes `raw` into pictures that lie one after the other."""
+    if raw.ndim != 1 or offsets.ndim != 1 or raw.dtype != np.uint8 or offsets.dtype.kind not in "iu":
+        return False
+    rising = not bool((offsets[1:] < offsets[:-1]).any())
+    return len(offsets) > 0 and rising and int(offsets[0]) >= 0 and int(offsets[-1]) <= len(raw)
 
 
 def _decoded(stream: IO[bytes], name: str) -> np.ndarray:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is stricter
-        warnings.filterwarnings("ignore", "Palette images with Transparency", UserWarning)  # transparency is dropped
-        try:
-            with Image.open(stream, formats=FORMATS) as image:
-                width, height = image.size
-                if width * height > MOST_PIXELS:
-                    raise ValueError(_TOO_LARGE.format(width, height))
-                if image.mode.startswith(("I", "F")):
-                    raise ValueError(f"its mode is {image.mode}, and 8 bits for a channel are expected")
-                return np.asarray(image.convert("RGB"))  # (h, w, 3)
-        except _FAILURES as error:
-            raise ValueError(f"{name} is no readable picture ({error}); remove or replace it") from error
+    image = open_picture(stream, name)
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(
+            f"{name} is no readable picture (its mode is {image.mode}, and 8 bits for a channel are expected); "
+            f"remove or replace it"
+        )
+    return np.asarray(image.convert("RGB"))  # (h, w, 3)
 
 
 def _stacked(batch: list[np.ndarray]) -> Tensor:

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from recap.evaluation.fid import FeatureStatistics, frechet_distance, read_npz
+from recap.evaluation.fid import FeatureStatistics, frechet_distance
 from recap.evaluation.images import open_images
 from recap.evaluation.inception import InceptionFeatures
 from recap.evaluation.kid import kernel_distance
 from recap.evaluation.precision_recall import precision_recall
 from recap.evaluation.reservoir import FeatureReservoir
 from recap.evaluation.score import ScoreSums
+from recap.limits import array_names, read_arrays
 
 SHIPPED = Path(__file__).parent / "statistics"  # of the data that the embedded models were trained on
 
@@ -113,14 +114,24 @@ class Reference:
                 f"{name} does not exist; give statistics (npz with mu and sigma), a folder, zip or npz of images, "
                 f"or a name: {known}"
             )
-        if path.suffix == ".npz":
-            arrays = read_npz(path)
-            if "mu" in arrays:
-                classes = arrays.get("classes")
-                counts = None if classes is None else tuple(int(n) for n in np.asarray(classes).reshape(-1))
-                return cls(name, FeatureStatistics.load(path), classes=counts)
+        if path.suffix == ".npz" and "mu" in array_names(path):
+            counts = class_counts(path)
+            return cls(name, FeatureStatistics.load(path), classes=counts)
         seen = measure_images(path, net, batch=batch, keep=keep, progress=progress)
         return cls(name, seen.statistics, seen.reservoir.features)
+
+
+def class_counts(path: Path) -> tuple[int, ...] | None:
+    """How many images each class has, where a file of statistics says so."""
+    counts = read_arrays(path, ("classes",)).get("classes")
+    if counts is None:
+        return None
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or not len(counts) or counts.min() < 0:
+        raise ValueError(
+            f"{path} has classes of shape {counts.shape} and {counts.dtype}; expected how many images there are of "
+            f"each class"
+        )
+    return tuple(counts.tolist())
 
 
 def measure_images(

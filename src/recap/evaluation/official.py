@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from recap.checkpoints.pickles import check_tensors, read_pickle
+
 OFFICIAL = "pt_inception-2015-12-05-6726825d.pth"
 
 # Their names, in the order in which InceptionFeatures lists its layers.
@@ -87,7 +89,7 @@ def _read(path: str | Path) -> dict[str, Tensor]:
         with warnings.catch_warnings():
             # the error that follows says that it is a script
             warnings.filterwarnings("ignore", "'torch.load' received a zip file", UserWarning)
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            state = read_pickle(path)
     except _FAILURES as error:
         why = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(
@@ -99,6 +101,7 @@ def _read(path: str | Path) -> dict[str, Tensor]:
             f"{path} holds a {type(state).__name__} with more than tensors but a state dict is expected; "
             f"use {OFFICIAL} of pytorch-fid"
         )
+    check_tensors(state, Path(path))
     # a counter that batch normalisation saves and never needs
     return {str(name): tensor for name, tensor in state.items() if not str(name).endswith("num_batches_tracked")}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recap.evaluation.sweep import Row, noise
+from recap.limits import read_json
 from recap.timing import PHASES
 
 PAPER = Path(__file__).parent / "paper.json"  # published figures, none of them ours
@@ -28,14 +29,15 @@ class Sweep:
         """Read FOLDER/sweep.json."""
         path = Path(folder) / "sweep.json"
         try:
-            content = json.loads(path.read_text())
+            content = read_json(path)
             rows = tuple(Row(**row) for row in content.pop("rows"))
-            content["model"], content["family"], content["machine"]["device"]  # what the page cannot do without
+            sweep = cls(Path(folder), content, rows)
+            section(sweep, {})  # what the page cannot do without shows now
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{path} does not exist; write it with `recap sweep --out {folder}`") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"{path} is no result of `recap sweep` ({error!r}); run it again") from error
-        return cls(Path(folder), content, rows)
+        return sweep
 
     @property
     def plain(self) -> list[Row]:

@@ -67,20 +67,18 @@ class Setting:
         if self.head_steps is not None:
             shown.append(f"head={self.head_steps[0]}/{self.head_steps[1]}")
         if self.anneal is not None:
-            shown.append(f"anneal={self.anneal.start:g}/{self.anneal.end:g}")
+            shown.append(f"anneal={_short(self.anneal.start)}/{_short(self.anneal.end)}")
         if self.solver is not None:
             shown.append(f"solver={self.solver}")
         if self.within is not None:
-            shown.append(f"within={self.within[0]:g}/{self.within[1]:g}")
+            shown.append(f"within={_short(self.within[0])}/{_short(self.within[1])}")
         for key, value in (
             ("guidance", self.guidance),
             ("temp", self.temperature),
             ("choice", self.choice_temperature),
         ):
             if value is not None:
-                shown.append(
-                    f"{key}={'/'.join(f'{v:g}' for v in value) if isinstance(value, Ramp) else f'{value:g}'}"
-                )
+                shown.append(f"{key}={'/'.join(map(_short, value)) if isinstance(value, Ramp) else _short(value)}")
         head = f"{self.full}+{self.local}" if self.local else f"{self.full}"
         return f"{head}:{','.join(shown)}" if shown else head
 
@@ -111,6 +109,12 @@ class Setting:
             schedule = schedule.with_head(self.anneal, self.solver)
         schedule = schedule.borrowing() if self.borrow else schedule
         return schedule if self.within is None else schedule.guided_within(*self.within)
+
+
+def _short(value: float) -> str:
+    """A number in few digits, if these mean the same number."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def _pair(text: str) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from typing import Any, Self
 from recap.core.presets import PAPER_ROWS
 from recap.evaluation.settings import Setting
 from recap.files import written_whole
+from recap.limits import parse_json, read_text
 
 # what the paper leaves open: longer chains, which rows are renewed, where local evaluations stand, head steps
 OPEN = {
@@ -92,7 +93,7 @@ class Point:
                 {key: float(value) for key, value in data["seconds"].items()},
                 int(data["plain"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"a point has no usable {error}: {data}") from error
 
 
@@ -131,8 +132,14 @@ def rows_of(points: Iterable[Point], metric: str = "fid") -> list[Row]:
         by_setting.setdefault(point.setting, []).append(point)
     rows = []
     for setting, several in by_setting.items():
+        for point in several:
+            if metric not in point.figures or "total" not in point.seconds:
+                raise ValueError(f"a point of {setting} has no {metric} or no total seconds; measure it again")
         values = [point.figures[metric] for point in several]
-        phases = {name: mean(point.seconds[name] for point in several) for name in several[0].seconds}
+        parts = set.intersection(*(set(point.seconds) for point in several))
+        phases = {
+            name: mean(point.seconds[name] for point in several) for name in several[0].seconds if name in parts
+        }
         names = set.intersection(*(set(point.figures) for point in several))
         rows.append(
             Row(
@@ -244,15 +251,18 @@ def read_points(path: Path) -> list[Point]:
     if not path.is_file():
         return []
     points = []
-    lines = path.read_text().splitlines()
+    lines = read_text(path).splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            data = json.loads(line)
+            data = parse_json(line, "it")
         except ValueError as error:
             if number == len(lines):
                 break  # the process died while writing it; that point is measured again
             raise ValueError(f"{path}, line {number}, is damaged ({error}); remove that line") from error
-        points.append(Point.from_dict(data))
+        try:
+            points.append(Point.from_dict(data))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
     return points
 
 

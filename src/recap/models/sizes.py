@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recap.core.cache import CacheLayout, StackLayout
-from recap.core.costs import block_flops
-from recap.core.schedule import Schedule
+from recap.core.costs import block_flops, block_values, logit_bytes
+from recap.core.schedule import Schedule, Step
 from recap.models.checks import check_depth, check_positive
 
 
@@ -45,6 +45,13 @@ class Sizes:
 
     def draw_flops(self, tokens: int, head_steps: int) -> int:
         return tokens * 2 * self.width * self.codes
+
+    @property
+    def full_values(self) -> int:
+        return block_values(self.width, self.rows)
+
+    def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, ahead: int) -> int:
+        return logit_bytes(drawn, self.codes, rows, itemsize)
 
     def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
         return CacheLayout((StackLayout("blocks", self.depth, self.rows, self.width),))

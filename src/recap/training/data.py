@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
+
+from recap.evaluation.images import offsets_fit
+from recap.images import open_picture
+from recap.limits import read_arrays
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -49,12 +51,13 @@ def read_photos(path: str | Path) -> Photos:
     if not path.is_file():
         raise DataError(f"{path} does not exist; give an npz file or a folder of pictures")
     try:
-        with np.load(path, allow_pickle=False) as data:
-            arrays = {key: data[key] for key in data.files}
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError, KeyError) as error:
-        raise DataError(f"{path} cannot be read as npz ({error}); it is damaged or of another format") from error
+        arrays = read_arrays(path)
+    except ValueError as error:
+        raise DataError(str(error)) from error
     if {"bytes", "offsets", "labels"} <= arrays.keys():
         raw, offsets = arrays["bytes"], arrays["offsets"]
+        if not offsets_fit(raw, offsets):
+            raise DataError(f"{path} has offsets that do not cut its bytes into pictures; write the file again")
         blobs = [raw[a:b].tobytes() for a, b in pairwise(offsets)]
         pictures = [_decode(blob, f"picture {i} of {path}") for i, blob in enumerate(blobs)]
         return _stacked(pictures, arrays["labels"], path)
@@ -78,10 +81,9 @@ def _from_folder(folder: Path) -> Photos:
 
 def _decode(blob: bytes, name: str) -> np.ndarray:
     try:
-        with Image.open(io.BytesIO(blob)) as image:
-            return np.asarray(image.convert("RGB"))
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{name} is no readable picture ({error}); remove or replace it") from error
+        return np.asarray(open_picture(io.BytesIO(blob), name).convert("RGB"))
+    except ValueError as error:
+        raise DataError(str(error)) from error
 
 
 def _stacked(pictures: list[np.ndarray], labels: np.ndarray, path: Path) -> Photos:
@@ -93,7 +95,9 @@ def _stacked(pictures: list[np.ndarray], labels: np.ndarray, path: Path) -> Phot
         raise DataError(
             f"{path} holds pictures of {sorted(shapes)[:3]}; expected squares of one size, crop them first"
         )
-    if len(labels) != len(pictures) or labels.dtype.kind not in "iu" or labels.min() < 0:
-        raise DataError(f"{path} has {len(pictures)} pictures and {len(labels)} labels; one class number each")
+    if labels.shape != (len(pictures),) or labels.dtype.kind not in "iu" or labels.min() < 0:
+        raise DataError(
+            f"{path} has {len(pictures)} pictures and labels of shape {labels.shape}; one class number each"
+        )
     pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()  # (n, 3, s, s)
     return Photos(pixels, torch.from_numpy(labels.astype(np.int64)))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from recap.checkpoints.pickles import read_pickle
 from recap.core.noise import image_seed
 from recap.files import written_whole
 from recap.training.muon import Muon
@@ -206,7 +207,16 @@ class Trainer:
 
     def resume(self, path: str | Path) -> None:
         """Go on from a saved state, exactly as if training had not stopped."""
-        content: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
+        try:
+            self._restore(read_pickle(path, self.device), path)
+        except (ValueError, OSError):
+            raise
+        except Exception as error:  # whatever a damaged file makes of it
+            raise ValueError(
+                f"{path} holds no state of this training ({type(error).__name__}: {error}); remove it to start anew"
+            ) from error
+
+    def _restore(self, content: dict[str, Any], path: str | Path) -> None:
         saved = {**content["recipe"], "betas": tuple(content["recipe"]["betas"])}
         if saved != asdict(self.recipe):
             different = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recap.core.cache import CacheLayout, StackLayout
-from recap.core.costs import block_flops
-from recap.core.schedule import Schedule
+from recap.core.costs import block_flops, block_values
+from recap.core.schedule import Schedule, Step
 from recap.models.checks import check_depth, check_positive, check_width
 
 
@@ -56,6 +56,19 @@ class MARConfig:
         w = self.head_width
         per_step = 256 * w + w**2 + self.width * w + 3 * self.channels * w + (5 * self.head_depth + 2) * w**2
         return 2 * tokens * head_steps * per_step
+
+    @property
+    def full_values(self) -> int:
+        # beside the blocks, where the positions of three parts lie
+        return block_values(self.width, self.buffer + self.num_tokens) + 3 * self.width * self.num_tokens
+
+    def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, ahead: int) -> int:
+        images, branches = rows
+        noise = 4 * images * step.head_steps * drawn * self.channels
+        vector = itemsize * branches * drawn * self.head_width
+        at_once = 3 * (self.head_depth + 1) * vector  # the modulation of one step
+        steps = min(step.head_steps, max(1, ahead // at_once))
+        return noise + steps * at_once + (2 * steps + 6) * vector
 
     def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
         """Rows that the schedule's local evaluations need (without a schedule: the most there can be)."""

@@ -1,0 +1,355 @@
+"""What is fuzzed: every reader of something that comes from outside, with files to begin from.
+
+A target takes bytes, hands them to its reader as a user's file or text would come, and returns. The errors that it
+may raise are those that the command line turns into one line and exit status 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import tarfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save as to_safetensors
+
+from recap.checkpoints import load_official, load_pretrained, save_pretrained
+from recap.cli import main
+from recap.core.presets import Sampling
+from recap.evaluation.evaluate import read_state
+from recap.evaluation.fid import FeatureStatistics
+from recap.evaluation.images import open_images
+from recap.evaluation.measure import class_counts
+from recap.evaluation.report import Sweep, section
+from recap.evaluation.settings import Setting
+from recap.evaluation.sweep import read_points, rows_of
+from recap.images import open_picture
+from recap.labels import find_classes
+from recap.models.maskgit import MaskGITConfig
+from recap.models.zoo import build
+from recap.pipeline import Pipeline
+from recap.tokenizers import VQGANConfig
+from recap.training.data import read_photos
+
+SMALL = MaskGITConfig(width=8, depth=2, heads=2, num_tokens=4, codes=4, classes=2)
+SMALL_TOKENIZER = VQGANConfig(channels=4, multipliers=(1, 1), blocks=1, latent_channels=4, codes=4, groups=2)
+MARK = "mark"  # a folder that only code inside a file would make
+NAMES = ("rose", "water lily", "sunflower")
+POINT = {"setting": "8", "seed": 0, "num": 4, "figures": {"fid": 9.5}, "seconds": {"total": 0.5}, "plain": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A reader, inputs that it takes, words that its inputs are made of, and the errors it may answer with."""
+
+    run: Callable[[bytes, Path], None]
+    seeds: Callable[[Path], list[bytes]]
+    words: tuple[bytes, ...] = ()
+    errors: tuple[type[BaseException], ...] = (ValueError,)
+
+
+class Attack:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.mkdir, (str(self.place),)
+
+
+def saved(content: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(content, file, **options)
+    return file.getvalue()
+
+
+@cache
+def state() -> dict[str, torch.Tensor]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return build(SMALL).state_dict()
+
+
+def archive(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as writer:
+        for name, content in members.items():
+            writer.writestr(name, content)
+    return file.getvalue()
+
+
+def arrays(**values: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **values)
+    return file.getvalue()
+
+
+def picture(kind: str = "PNG", mode: str = "RGB", side: int = 4, **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, (side, side), 1).save(file, kind, **options)
+    return file.getvalue()
+
+
+def tar(content: bytes) -> bytes:
+    """The oldest form of torch.save."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as writer:
+        for name in ("pickle", "storages", "tensors"):
+            about = tarfile.TarInfo(name)
+            about.size = len(content)
+            writer.addfile(about, io.BytesIO(content))
+    return file.getvalue()
+
+
+def script() -> bytes:
+    """A TorchScript archive's members; its code must not be compiled, let alone run."""
+    code = b"class M(Module):\n  def forward(self, x):\n    return x\n"
+    return archive({"m/constants.pkl": pickle.dumps(()), "m/code/__torch__.py": code, "m/version": b"3\n"})
+
+
+def unmarked(folder: Path) -> None:
+    assert not (folder / MARK).exists(), "code of a file was run"
+
+
+def tensors_file(data: bytes, folder: Path) -> None:
+    (folder / "a.safetensors").write_bytes(data)
+    load_official(folder / "a.safetensors", heads=2)
+
+
+def pickle_file(data: bytes, folder: Path) -> None:
+    (folder / "a.pth").write_bytes(data)
+    try:
+        load_official(folder / "a.pth", heads=2)
+    finally:
+        unmarked(folder)
+
+
+def state_file(data: bytes, folder: Path) -> None:
+    (folder / "state.pt").write_bytes(data)
+    try:
+        read_state(folder / "state.pt", "{}")
+    finally:
+        unmarked(folder)
+
+
+def config_file(data: bytes, folder: Path) -> None:
+    model = folder / "model"
+    if not model.is_dir():
+        save_pretrained(build(SMALL), model)
+    (model / "config.json").write_bytes(data)
+    load_pretrained(model)
+    Pipeline.from_pretrained(model)
+
+
+def statistics_file(data: bytes, folder: Path) -> None:
+    (folder / "s.npz").write_bytes(data)
+    class_counts(folder / "s.npz")
+    FeatureStatistics.load(folder / "s.npz")
+
+
+def image_file(data: bytes, folder: Path) -> None:
+    place = folder / "pictures"
+    place.mkdir(exist_ok=True)
+    (place / "a.png").write_bytes(data)
+    try:
+        open_picture(place / "a.png", "a.png", upright=True)
+    finally:
+        list(open_images(place).batches(2))
+
+
+def image_archive(data: bytes, folder: Path) -> None:
+    before = {path.name for path in folder.parent.iterdir()}
+    for suffix in (".zip", ".npz"):
+        (folder / f"a{suffix}").write_bytes(data)
+    try:
+        for read in (lambda: read_photos(folder / "a.npz"), lambda: list(open_images(folder / "a.npz").batches(2))):
+            with contextlib.suppress(ValueError):
+                read()
+        list(open_images(folder / "a.zip").batches(2))
+    finally:
+        unmarked(folder)
+        assert {path.name for path in folder.parent.iterdir()} == before, "an archive wrote outside of its folder"
+
+
+def points_file(data: bytes, folder: Path) -> None:
+    (folder / "points.jsonl").write_bytes(data)
+    rows_of(read_points(folder / "points.jsonl"))
+
+
+def sweep_file(data: bytes, folder: Path) -> None:
+    (folder / "sweep.json").write_bytes(data)
+    section(Sweep.read(folder), {})
+
+
+def setting_text(data: bytes, folder: Path) -> None:
+    setting = Setting.parse(data.decode(errors="replace"))
+    assert Setting.parse(str(setting)) == setting or "nan" in str(setting)
+    setting.schedule(Sampling("mar-large"), 64)
+
+
+def label_text(data: bytes, folder: Path) -> None:
+    for label in find_classes(data.decode(errors="replace"), NAMES, len(NAMES)):
+        assert 0 <= label < len(NAMES)
+
+
+def command_line(data: bytes, folder: Path) -> None:
+    """Arguments with line ends between them; what would draw says so and draws nothing."""
+    argv = data.decode(errors="replace").replace("{}", str(folder)).splitlines()[:24]
+    if "--debug" in argv or (argv and argv[0].startswith("--d")):
+        return
+    out, err = io.StringIO(), io.StringIO()
+    drawing = mock.patch.object(Pipeline, "stream", side_effect=ValueError("nothing is drawn here"))
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), drawing:
+            status: Any = main(argv)
+    except SystemExit as left:  # argparse: help, or a usage error in its own words
+        status, err = left.code, io.StringIO("usage")
+    finally:
+        os.chdir(before)
+    assert status in (0, 2), f"{argv} ended with {status}: {err.getvalue()}"
+    said = [line for line in err.getvalue().split("\n") if line and "it/s" not in line and "\r" not in line]
+    assert status == 0 or len(said) == 1, f"{argv} said {said}"
+
+
+def seeds_of_pickles(folder: Path) -> list[bytes]:
+    evil = Attack(folder / MARK)
+    return [
+        saved({"model": state()}),
+        saved(state(), _use_new_zipfile_serialization=False),
+        pickle.dumps({"model": {"a": [1, 2.0]}}, protocol=2),
+        saved({"model": state(), "args": evil}),
+        pickle.dumps(evil, protocol=2),
+        saved(evil, _use_new_zipfile_serialization=False),
+        tar(pickle.dumps(evil, protocol=2)),
+        archive({"a/data.pkl": pickle.dumps(evil, protocol=2), "a/version": b"3\n"}),
+        archive({"a/data.pkl": pickle.dumps({}, protocol=2), "a/version": b"3\n"}, zipfile.ZIP_DEFLATED),
+        pickle.dumps({"model": {"a": bytearray(9)}}, protocol=2),
+        script(),
+    ]
+
+
+def seeds_of_configs(folder: Path) -> list[bytes]:
+    whole = {"format": "recap", "family": "maskgit", "config": asdict(SMALL), "class_names": ["a", "b"]}
+    about = {"sampling": {"preset": "maskgit-r", "full": 2, "local": 1}, "tokenizer": "../t", "setting": "maskgit-r"}
+    tokenizer = {"family": "vqgan", "config": asdict(SMALL_TOKENIZER)}
+    odd = replace(SMALL, classes=3)
+    return [json.dumps(c).encode() for c in (whole, whole | about, tokenizer, whole | {"config": asdict(odd)})]
+
+
+def seeds_of_statistics(folder: Path) -> list[bytes]:
+    mu, sigma = np.zeros(3), np.eye(3)
+    packed = {"deviation": np.ones(3, np.float32), "low": np.zeros(3, np.uint8), "high": np.zeros(3, np.uint8)}
+    return [
+        arrays(mu=mu, sigma=sigma, n=np.asarray(9), classes=np.asarray([4, 5])),
+        arrays(mu=mu, **packed),
+        arrays(mu=np.asarray([Attack(folder / MARK)], dtype=object), sigma=sigma),
+    ]
+
+
+def seeds_of_images(folder: Path) -> list[bytes]:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    animated = io.BytesIO()
+    frames[0].save(animated, "PNG", save_all=True, append_images=frames[1:])
+    modes = [picture(mode=mode) for mode in ("RGB", "L", "1", "P", "RGBA", "LA", "I;16")]
+    return [*modes, picture("JPEG", exif=exif), picture("WEBP"), picture("BMP"), animated.getvalue()]
+
+
+def seeds_of_archives(folder: Path) -> list[bytes]:
+    one = picture()
+    link = zipfile.ZipInfo("link.png")
+    link.external_attr = 0o120777 << 16
+    linked = io.BytesIO()
+    with zipfile.ZipFile(linked, "w") as writer:
+        writer.writestr(link, "/etc/hostname")
+    raw = np.frombuffer(one + one, np.uint8)
+    offsets = np.asarray([0, len(one), 2 * len(one)])
+    return [
+        archive({"a.png": one, "b.png": one}),
+        archive({"../mark.png": one, "/tmp/mark.png": one, "a/../../mark.png": one}, zipfile.ZIP_DEFLATED),
+        linked.getvalue(),
+        arrays(arr_0=np.zeros((2, 4, 4, 3), np.uint8)),
+        arrays(images=np.zeros((2, 4, 4, 3), np.uint8), labels=np.asarray([0, 1])),
+        arrays(bytes=raw, offsets=offsets, labels=np.asarray([0, 1])),
+    ]
+
+
+def seeds_of_sweeps(folder: Path) -> list[bytes]:
+    row = {"setting": "8", "quality": 9.5, "seconds": 0.5, "spread": None, "seeds": 1, "phases": {"total": 0.5}}
+    about = {"model": "m", "family": "mar", "machine": {"device": "d", "torch": "t", "date": "now"}, "num": 4}
+    more = {"reference": "r", "batch": 8, "dtype": "float32", "sampling": {}}
+    return [json.dumps({**about, **more, "rows": [row | {"figures": {"fid": 9.5}}]}).encode()]
+
+
+def seeds_of_commands(folder: Path) -> list[bytes]:
+    (folder / "noise").write_bytes(bytes(range(256)))
+    (folder / "lines.txt").write_text("1 2 3\n")
+    (folder / "a.png").write_bytes(picture(side=8))
+    if not (folder / "m").is_dir():
+        Pipeline(build(SMALL), build(SMALL_TOKENIZER)).save_pretrained(folder / "m")
+    lines = (
+        "plan --model mar-large --full 8 --local 4 --memory 80GB --batch 4",
+        "plan --json --dtype bfloat16",
+        "sample --model {}/m --num 2 --full 2 --local 1 --batch auto --out {}/out --labels 0,1",
+        "sample --model {}/m --cache-limit 1kB --order {}/lines.txt --guidance 1,2 --out {}/out",
+        "evaluate --images {} --stats {}/noise --inception {}/noise --out {}/out",
+        "sweep --model {}/m --settings 2 2+1:u=0,chain=2 --stats none --out {}/out --inception {}/noise",
+        "edit --model {}/m --image {}/a.png --keep left:0.5 --labels 0 --out {}/out",
+        "edit --model {}/m --image {}/noise --redraw 0,0,1,1 --fit --out {}/out",
+        "bench --model {}/m --settings 2 --batch 1 2 --repeat 1 --json {}/out/b.json",
+        "profile --model {}/m --setting 2+1 --steps 1 --out {}/out/trace.json",
+        "convert {}/noise {}/out/c --model mar-base --heads 4",
+        "drift --model {}/m --images {} --num 1 --out {}/out",
+        "report {} --out {}/out/page.md --findings {}/noise",
+        "train maskgit --data {}/noise --out {}/out --steps 1",
+        "fill --sequences {}/noise AB_C --full 2",
+        "verify {}/nothing --tiny",
+        "verify recap.nothing:nobody",
+        "models",
+    )
+    return ["\n".join(line.split()).encode() for line in lines]
+
+
+NUMBERS = (b"0", b"-1", b"1e999", b"nan", b"1.5", b"18446744073709551616", b"9" * 30)
+TARGETS: dict[str, Target] = {
+    "safetensors": Target(tensors_file, lambda _: [to_safetensors(state())], (b'"F8_E4M3"', b'"shape":[]', *NUMBERS)),
+    "pickles": Target(pickle_file, seeds_of_pickles, (b"cbuiltins\nbytearray\n", b"ctorch._utils\n_rebuild_", b"R")),
+    "states": Target(state_file, lambda folder: [saved({"about": "{}", "done": 1}), *seeds_of_pickles(folder)[:4]]),
+    "configs": Target(config_file, seeds_of_configs, (b"[[[[", b"NaN", b"null", b'"\\u0000"', b"{}", *NUMBERS)),
+    "statistics": Target(statistics_file, seeds_of_statistics, (b"'|O'", b"'<f8'", b"(3, 3)", *NUMBERS)),
+    "images": Target(image_file, seeds_of_images, (b"IHDR", b"acTL", b"Exif\x00\x00", b"\xff\xd8")),
+    "archives": Target(image_archive, seeds_of_archives, (b"../", b"/etc/passwd", b"'|O'", b"PK\x01\x02", *NUMBERS)),
+    "points": Target(
+        points_file, lambda _: [f"{json.dumps(POINT)}\n".encode() * 2], (b"[[[", b"NaN", b"{}", *NUMBERS)
+    ),
+    "sweeps": Target(sweep_file, seeds_of_sweeps, (b"[[[", b"NaN", b"{}", b"null", *NUMBERS)),
+    "settings": Target(
+        setting_text,
+        lambda _: [b"48+16:u=8,chain=2", b"8:head=4/2,guidance=1/3,within=0/1,temp=1,choice=2", b"4+4:spread,borrow"],
+        (b"renew=arrived", b"anneal=9/4", b"solver=ddim", b"u=", b"/", b",", b":", *NUMBERS),
+    ),
+    "labels": Target(
+        label_text, lambda _: [b"rose,1", b"water", b"0,2", b"sun flower"], (b",", b" ", b"-", *NUMBERS)
+    ),
+    "commands": Target(
+        command_line,
+        seeds_of_commands,
+        (b"\n--num\n", b"\n--batch\nauto", b"\n--full\n", b"\n--device\ncuda", b"\n--seed\n", b"{}/noise", *NUMBERS),
+    ),
+}
