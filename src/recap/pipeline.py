@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from recap import editing
 from recap.checkpoints import CheckpointError, save_pretrained
-from recap.core.canvas import Canvas, Known
+from recap.core.canvas import Canvas, Known, UnsoundError
 from recap.core.decode import check_fit, grouped_decode
 from recap.core.presets import PUBLISHED, Grouping, Sampling, usual_guidance
 from recap.core.protocols import Selector
@@ -308,11 +308,7 @@ class Pipeline:
     @staticmethod
     def _finished(canvas: Canvas) -> Tensor:
         if not bool(canvas.sound.all()):
-            images = (~canvas.sound).nonzero().flatten().tolist()
-            raise FloatingPointError(
-                f"image(s) {images} of the batch ran into values that are no numbers; use bfloat16 or float32 "
-                f"instead of float16, or a lower guidance scale"
-            )
+            raise UnsoundError(canvas.sound, canvas.raster())
         return canvas.raster()
 
 

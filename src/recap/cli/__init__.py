@@ -22,7 +22,10 @@ from recap.cli import (
     train,
     verify,
 )
+from recap.distributed.ranks import launched_world
+from recap.distributed.stopping import Stopped
 
+TOGETHER = ("sample", "evaluate")  # what several processes can do together
 COMMANDS = (sample, edit, fill, evaluate, drift, sweep, report, bench, profile, verify, plan, convert, models, train)
 
 
@@ -43,12 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; bad input is one line and exit status 2."""
     args = parser().parse_args(argv)
     try:
+        if args.command not in TOGETHER and launched_world() > 1:
+            raise ValueError(f"this command runs in one process; start {' or '.join(TOGETHER)} with torchrun")
         return int(args.run(args))
     except (ValueError, OSError, FloatingPointError) as error:
         if args.debug:
             raise
         print(f"recap {args.command}: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(f"recap {args.command}: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        print(f"recap {args.command}: {stop or 'interrupted'}", file=sys.stderr)
+        return stop.status if isinstance(stop, Stopped) else 130

@@ -9,6 +9,19 @@ import torch
 from torch import Tensor
 
 
+class UnsoundError(FloatingPointError):
+    """Some images of a batch were given values that are no numbers; the others are whole."""
+
+    def __init__(self, sound: Tensor, tokens: Tensor) -> None:
+        images = (~sound).nonzero().flatten().tolist()
+        super().__init__(
+            f"image(s) {images} of the batch ran into values that are no numbers; use bfloat16 or float32 "
+            f"instead of float16, or a lower guidance scale"
+        )
+        self.sound = sound  # (B)
+        self.tokens = tokens  # (B, N) or (B, N, C), in raster order
+
+
 @dataclass(frozen=True, slots=True)
 class Draw:
     """Values drawn for some rows, and how sure the model was of each (None where that has no meaning)."""
