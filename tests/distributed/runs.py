@@ -80,7 +80,7 @@ def run(*argv: str, log: Path, threads: int = 1, setup: Setup | None = None) -> 
     return command
 
 
-def together(world: int, *argv: str, log: Path, threads: int = 1) -> list[Command]:
+def together(world: int, *argv: str, log: Path, threads: int = 1, setup: Setup | None = None) -> list[Command]:
     """The processes of one run, in the environment that PyTorch's launcher gives them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -92,6 +92,7 @@ def together(world: int, *argv: str, log: Path, threads: int = 1) -> list[Comman
             log=log.with_suffix(f".{rank}"),
             environment=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             threads=threads,
+            setup=setup,
         )
         for rank in range(world)
     ]
