@@ -12,13 +12,11 @@ import argparse
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import PIL
 import torch
-from PIL import Image
 
 import recap
 from recap import weights
@@ -34,26 +32,24 @@ from recap.cli.options import (
     schedule_of,
     selector_of,
 )
+from recap.cli.sheets import Drawn, compare, draw_plain, save, shown_images
 from recap.core.decode import check_fit
 from recap.core.noise import image_generators, image_seed
 from recap.core.presets import Sampling
 from recap.core.schedule import Schedule
-from recap.distributed.drawing import draw, failure
 from recap.distributed.fingerprint import fingerprint, short_digest
 from recap.distributed.folder import FORMATS, ImageFolder
 from recap.distributed.plans import RANDOM, even_labels, random_labels, read_labels, spread_labels
 from recap.distributed.ranks import Ranks
 from recap.distributed.sampling import Job, sample_all
-from recap.files import write_json, written_whole
+from recap.files import write_json
 from recap.labels import find_classes
 from recap.models.mage import MAGE
 from recap.models.mar import MAR
 from recap.models.zoo import TOKENIZER_SIZES, build, randomize, tiny_tokenizer
-from recap.pictures import MOST, Row, comparison, grid
+from recap.pictures import grid
 from recap.pipeline import Pipeline
-from recap.timing import timed, warm_up
-
-SHEET = 64  # images that a sheet shows; larger runs have none, so that a folder holds what it was asked for
+from recap.timing import warm_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +70,6 @@ class Request:
         if self.labels is None:
             return {"num_images": len(indices)}
         return {"labels": [self.labels[index] for index in indices]}
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """What a run gave: the images, where the time went, and how many evaluations were run."""
-
-    images: list[Image.Image]
-    seconds: dict[str, float]
-    evaluations: dict[str, int]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,12 +120,12 @@ def run(args: argparse.Namespace) -> int:
     if args.compare and not schedule.local:
         raise ValueError(f"--compare has nothing to compare: {schedule} evaluations are plain decoding; add --local")
     folder = ImageFolder(args.out, args.format, num, identity(args, pipe, schedule, request))
+    job = Job(schedule, num, args.seed, args.batch, request.of)
     plain = None
     if args.compare:
         first = request.batches()[0]
         warm_up(pipe, schedule, request.of(first), image_generators(request.seed, first))
-        plain = draw_plain(pipe, plain_version(args, pipe, schedule), request)
-    job = Job(schedule, num, args.seed, args.batch, request.of)
+        plain = draw_plain(pipe, replace(job, schedule=plain_version(args, pipe, schedule)))
 
     def about(index: int) -> dict[str, Any]:
         own = {} if labels is None else {"label": labels[index]}
@@ -161,54 +148,10 @@ def run(args: argparse.Namespace) -> int:
     rest = "" if report.drawn == num else f", {report.drawn} of them now"
     print(f"{shown}: {what}{rest} in {seconds / ranks.world:.2f} s -> {target}")
     if plain is not None and result.images:
-        known["compare"] = compare(args, pipe, schedule, request, plain, result)
+        names = None if labels is None else [name_of(pipe, label) for label in labels]
+        known["compare"] = compare(folder.path, schedule, names, plain, result)
     write_json(folder.path / "run.json", known)
     return 0
-
-
-def compare(
-    args: argparse.Namespace, pipe: Pipeline, schedule: Schedule, request: Request, plain: Drawn, result: Drawn
-) -> dict[str, Any]:
-    """Plain decoding and reuse side by side: a picture, a line, and what is to be recorded."""
-    out, steps, seconds = Path(args.out), len(schedule.steps), result.seconds["total"]
-    faster = plain.seconds["total"] / seconds
-    shown = plain.images[:MOST]
-    names = None if request.labels is None else [name_of(pipe, label) for label in request.labels[: len(shown)]]
-    rows = [
-        Row(shown, f"plain {steps} steps", f"{plain.seconds['total']:.1f} s"),
-        Row(result.images[: len(shown)], f"reused {schedule}", f"{seconds:.1f} s   {gain(faster)}"),
-    ]
-    save(comparison(rows, names), out / "compare.png")
-    print(
-        f"plain decoding in as many steps took {plain.seconds['total']:.2f} s: reuse is {gain(faster)} "
-        f"-> {out / 'compare.png'}"
-    )
-    return {"full": steps, "seconds": plain.seconds, "evaluations": plain.evaluations, "speedup": faster}
-
-
-def draw_plain(pipe: Pipeline, schedule: Schedule, request: Request) -> Drawn:
-    """The same images by plain decoding, of which only those are kept that are shown."""
-    pipe, watch = timed(pipe)
-    pipe.progress = False
-    images: list[Image.Image] = []
-    for indices in request.batches():
-        drawn = draw(pipe, request.of, schedule, request.seed, indices, request.batch, watch)
-        if drawn.failed:
-            raise failure(drawn.failed, request.seed, "nothing can be compared")
-        images = [*images, *drawn.pictures()][:MOST]
-    return Drawn(images, watch.seconds, {phase: watch.calls[phase] for phase in ("full", "local")})
-
-
-def shown_images(folder: ImageFolder) -> list[Image.Image]:
-    """The pictures for a sheet, where there are few enough and they lie in the folder."""
-    if folder.form != "png" or folder.num > SHEET:
-        return []
-    return [Image.open(folder.picture(index)).convert("RGB") for index in range(folder.num)]
-
-
-def save(picture: Image.Image, path: Path) -> None:
-    with written_whole(path) as file:
-        picture.save(file, "PNG")
 
 
 def identity(args: argparse.Namespace, pipe: Pipeline, schedule: Schedule, request: Request) -> dict[str, Any]:
@@ -304,10 +247,6 @@ def labels_of(text: str | None, num: int, pipe: Pipeline) -> list[int] | None:
     except ValueError as error:
         raise ValueError(f"--labels: {error}") from error
     return [given[index % len(given)] for index in range(max(num, len(given)))]
-
-
-def gain(faster: float) -> str:
-    return f"{faster:.2f}x faster" if faster >= 1 else f"{1 / faster:.2f}x slower"
 
 
 def name_of(pipe: Pipeline, label: int) -> str:
