@@ -123,7 +123,11 @@ def measured(
         elif ranks.hear("locked"):
             lock.shared()
         warm_up(pipe, job.schedule, *job.first(pipe))
-        same = {key: value for key, value in about.items() if key != "batch"}  # images do not hang on it
+        same = {
+            **about,
+            "batch": None,
+            "device": pipe.device.type,
+        }  # how many at a time, and on which GPU, is all one
         with stoppable():
             return evaluate(pipe, net, job, state=out / STATE, identity=same, ranks=ranks)
     except Stopped as stop:

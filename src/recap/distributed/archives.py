@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +14,18 @@ from recap.files import written_whole
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first that a zip file knows; a clock would make every file another one
 
 
-def write_zip(path: Path, pictures: Iterable[Path]) -> None:
+def write_zip(path: Path, pictures: Sequence[Path]) -> None:
     """PNG files as they are, in this order."""
     with written_whole(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for picture in pictures:
             archive.writestr(_entry(picture.name), picture.read_bytes())
 
 
-def write_npz(path: Path, pictures: Iterable[Path], count: int) -> None:
-    """`arr_0` of (count, height, width, 3) in uint8, picture after picture."""
+def write_npz(path: Path, pictures: Sequence[Path]) -> None:
+    """`arr_0` of (n, height, width, 3) in uint8, picture after picture."""
     pixels: Iterator[np.ndarray] = map(_pixels, pictures)
     first = next(pixels)
-    header = {"descr": "|u1", "fortran_order": False, "shape": (count, *first.shape)}
+    header = {"descr": "|u1", "fortran_order": False, "shape": (len(pictures), *first.shape)}
     with (
         written_whole(path) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,

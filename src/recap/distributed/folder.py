@@ -6,7 +6,8 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,13 @@ class ImageFolder:
         """Take the folder and say which images it lacks; for the first process alone."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.lock.alone(patience)
-        manifest = None if overwrite else self._manifest()
-        if manifest is None:
-            self._refuse_foreign() if not overwrite else self._clear()
-        else:
+        if overwrite:
+            self._clear()
+        manifest = self._manifest()
+        if manifest is not None:
             self._compare(manifest["settings"])
+        elif not overwrite:
+            self._refuse_foreign()
         for folder in (self.pictures, self.path / SHARDS):
             folder.mkdir(exist_ok=True)
         for folder in {self.path, self.pictures, self.path / SHARDS}:
@@ -94,11 +97,11 @@ class ImageFolder:
         if not images:
             return
         for index, content in images.items():
-            with self._room(self.picture(index)), written_whole(self.picture(index)) as file:
+            with _room(self.picture(index)), written_whole(self.picture(index)) as file:
                 file.write(content)
         record = {str(index): asdict(Entry.of(content)) for index, content in images.items()}
         path = self.path / SHARDS / f"{min(images):06d}.json"
-        with self._room(path):
+        with _room(path):
             write_json(path, record)
 
     def finish(self, about: Callable[[int], Mapping[str, Any]]) -> None:
@@ -113,9 +116,9 @@ class ImageFolder:
             raise OSError(f"image {lost[0]} has vanished from {self.pictures}; run the same command again")
         archive = None
         if self.form != "png":
-            files = map(self.picture, range(self.num))
-            with self._room(self.result):
-                write_zip(self.result, files) if self.form == "zip" else write_npz(self.result, files, self.num)
+            write = write_zip if self.form == "zip" else write_npz
+            with _room(self.result):
+                write(self.result, [self.picture(index) for index in range(self.num)])
             with self.result.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             archive = asdict(Entry(self.result.stat().st_size, digest))
@@ -211,32 +214,24 @@ class ImageFolder:
     ) -> None:
         images = {f"{i:06d}.png": asdict(self._done[i]) | dict(about(i)) for i in sorted(self._done)}
         content = {"settings": self.settings, "archive": archive, "images": images}
-        with self._room(self.path / MANIFEST):
+        with _room(self.path / MANIFEST):
             write_json(self.path / MANIFEST, content)
 
     def _drop_shards(self) -> None:
         for path in (self.path / SHARDS).glob("*.json"):
             path.unlink()
 
-    def _room(self, path: Path) -> _Room:
-        return _Room(path)
 
-
-class _Room:
+@contextmanager
+def _room(path: Path) -> Iterator[None]:
     """Says what to do when a file cannot be written."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise OSError(
-                f"{self.path} cannot be written ({error.strerror or error}); make room, then run the same command "
-                f"again: what is finished is kept"
-            ) from error
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"{path} cannot be written ({error.strerror or error}); make room, then run the same command again: "
+            f"what is finished is kept"
+        ) from error
 
 
 def _entries(values: Iterable[Any], names: Iterable[str]) -> dict[int, Entry]:

@@ -57,7 +57,7 @@ class Ranks:
     def __init__(self, store: Store | None = None, rank: int = 0, world: int = 1, attempt: int = 0) -> None:
         self.launched = store is not None  # by PyTorch's launcher, which ends all processes if one fails
         self._store: Store = store or OwnStore()
-        self.rank, self.world = rank, world
+        self.rank, self.world, self.attempt = rank, world, attempt
         self._prefix = f"recap/{attempt}/"
         self._beat = time.monotonic()
 

@@ -77,7 +77,8 @@ def _sample(
     todo = None
     if ranks.first:
         patience = PATIENCE if ranks.launched else 0.0
-        todo = folder.prepare(overwrite=overwrite, patience=patience, report=tqdm.write)
+        anew = overwrite and not ranks.attempt  # a launcher that begins again means to go on
+        todo = folder.prepare(overwrite=anew, patience=patience, report=tqdm.write)
         folder.share()
     work = Work.share(ranks, todo, job.batch, even=alone(pipe))
     if not ranks.first:
