@@ -199,7 +199,8 @@ def test_sample_writes_images_and_what_was_run(name: str, capsys: Capture, tmp_p
     argv = ["sample", "--model", name, "--tiny", "--num", "3", "--full", "3", "--local", "2", "--seed", "5"]
     assert main([*argv, "--out", str(out)]) == 0
     assert str(out / "grid.png") in capsys.readouterr().out
-    assert sorted(p.name for p in out.iterdir()) == ["000000.png", "000001.png", "000002.png", "grid.png", "run.json"]
+    names = ["000000.png", "000001.png", "000002.png", "grid.png", "manifest.json", "run.json"]
+    assert sorted(p.name for p in out.iterdir() if p.name != ".lock") == names
     about = json.loads((out / "run.json").read_text())
     assert (about["full"], about["local"], about["seed"], sum(about["tokens"])) == (3, 2, 5, 64)
     assert about["labels"] == (None if name == "mage-base" else [0, 333, 666])

@@ -141,7 +141,7 @@ def test_orders_by_name_and_by_file(place: Path, capsys: Capture) -> None:
     Path("words.txt").write_text("first second")
     drawn: dict[str, bytes] = {}
     for order in ("random", "confidence", "raster", "centre-out", "back.txt"):
-        argv = ["sample", "--model", "maskgit", "--num", "1", "--order", order, "--out", "out"]
+        argv = ["sample", "--model", "maskgit", "--num", "1", "--order", order, "--out", "out", "--overwrite"]
         assert main(argv) == 0
         assert json.loads(Path("out/run.json").read_text())["order"] == order
         drawn[order] = Path("out/000000.png").read_bytes()

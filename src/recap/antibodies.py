@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from recap.filling import fill
 from recap.models.masked_lm import MaskedLMAdapter
@@ -40,7 +41,8 @@ class AntiBERTy:
             raise ValueError(f"AntiBERTy needs transformers, which is not installed; {HOW}") from error
         words = (folder / "vocab.txt").read_text().split()
         about = json.loads((folder / "AntiBERTy_md_smooth" / "config.json").read_text())
-        net = BertForMaskedLM(BertConfig(**about)).eval()
+        net: nn.Module = BertForMaskedLM(BertConfig(**about))
+        net.eval()
         tensors = torch.load(
             folder / "AntiBERTy_md_smooth" / "pytorch_model.bin", map_location="cpu", weights_only=True
         )

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from recap import editing
 from recap.checkpoints import CheckpointError, save_pretrained
-from recap.core.canvas import Canvas, Known
+from recap.core.canvas import Canvas, Known, UnsoundError
 from recap.core.decode import check_fit, grouped_decode
 from recap.core.presets import PUBLISHED, Grouping, Sampling, usual_guidance
 from recap.core.protocols import Selector
@@ -261,12 +261,7 @@ class Pipeline:
             bar.update()
         assert canvas is not None
         if not bool(canvas.sound.all()):
-            broken = (~canvas.sound).nonzero().flatten().tolist()
-            named = broken if images is None else [images[index] for index in broken]
-            raise FloatingPointError(
-                f"image(s) {named} of the batch ran into values that are no numbers; use bfloat16 or float32 "
-                f"instead of float16, or a lower guidance scale"
-            )
+            raise UnsoundError(canvas.sound, canvas.raster(), images)
         return canvas.raster()
 
     def bar(self, what: object, steps: int) -> Any:

@@ -154,7 +154,10 @@ def test_a_full_disk_leaves_the_last_state(place: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "fsync", full)
     run = ("evaluate", "--stats", "stats.npz", "--model", "flowers-mage", "--num", "12", "--batch", "4")
     assert "No space left" in failure(capsys, *run)
-    assert [file.name for file in Path("evaluation").iterdir()] == ["state.pt"]  # whole, and no half file beside it
+    assert {file.name for file in Path("evaluation").iterdir()} == {
+        ".lock",
+        "state.pt",
+    }  # whole, and no half file beside it
     assert int(torch.load("evaluation/state.pt", weights_only=True)["done"]) == 4
     assert main(list(run)) == 0
 

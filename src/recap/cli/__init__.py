@@ -24,8 +24,11 @@ from recap.cli import (
     train,
     verify,
 )
+from recap.distributed.ranks import launched_world
+from recap.distributed.stopping import Stopped
 from recap.memory import is_out_of_memory
 
+TOGETHER = ("sample", "evaluate")  # what several processes can do together
 SHOWN = 2000  # characters of a message; it may quote a file that has no end
 COMMANDS = (
     sample,
@@ -64,10 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Bad input is one line and exit status 2, any other error one line and 1; --debug shows all."""
     args = parser().parse_args(argv)
     try:
+        if args.command not in TOGETHER and launched_world() > 1:
+            raise ValueError(f"this command runs in one process; start {' or '.join(TOGETHER)} with torchrun")
         return int(args.run(args))
-    except KeyboardInterrupt:
-        print(f"recap {args.command}: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        print(f"recap {args.command}: {stop or 'interrupted'}", file=sys.stderr)
+        return stop.status if isinstance(stop, Stopped) else 130
     except Exception as error:
         if args.debug:
             raise

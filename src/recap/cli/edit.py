@@ -15,7 +15,8 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from recap.cli.options import add_engine, add_model, add_schedule
-from recap.cli.sample import Drawn, Request, add_sampling, labels_of, name_of, pipeline_of, record, sampling_of
+from recap.cli.sample import Request, add_sampling, labels_of, name_of, pipeline_of, record, sampling_of
+from recap.cli.sheets import Drawn
 from recap.core.noise import image_generators
 from recap.core.schedule import Schedule
 from recap.files import write_json

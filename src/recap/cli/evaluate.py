@@ -2,19 +2,25 @@
 
 Draws --num images in batches, looks at each once and compares the whole with a reference: FID always; KID, precision
 and recall where the reference has images; the Inception Score where the network has logits (--inception with the
-official file). A run that was stopped goes on from OUT/state.pt, and ends with the same figures.
+official file). A run that was stopped goes on from OUT/state.pt, and ends with the same figures. With `torchrun
+--nproc-per-node G -m recap evaluate ...` several processes share the work.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from recap.cli import sample
 from recap.cli.options import add_batch, add_engine, add_model, add_schedule, check_batch, check_device
-from recap.evaluation.evaluate import Run, evaluate, machine
+from recap.distributed.lock import FolderLock
+from recap.distributed.ranks import Ranks
+from recap.distributed.sampling import PATIENCE
+from recap.distributed.stopping import Stopped, stoppable
+from recap.evaluation.evaluate import Evaluation, Run, evaluate, machine
 from recap.evaluation.inception import InceptionFeatures, load_inception
 from recap.evaluation.measure import LabelPlan, Measurement, Reference, compare, label_plan, measure_images
 from recap.files import write_json
@@ -59,6 +65,10 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
+    ranks = Ranks.join()
+    args.device = ranks.device(args.device)
+    if args.images and ranks.world > 1:
+        raise ValueError("--images is measured by one process; leave torchrun out")
     net = network(args)
     if args.images:
         reference = Reference.load(args.stats, net, batch=looked_at(args)) if args.stats != "none" else None
@@ -69,18 +79,22 @@ def run(args: argparse.Namespace) -> int:
         if pipe.tokenizer is None:
             raise ValueError(f"{shown} has no tokenizer to make images with; put one into its sub-folder `tokenizer`")
         schedule = sample.sampling_of(args, pipe)
-        reference = Reference.load(args.stats, net, batch=looked_at(args)) if args.stats != "none" else None
-        plan, labels = plan_of(args, pipe, reference)
+        reference = None
+        if ranks.first:
+            reference = Reference.load(args.stats, net, batch=looked_at(args)) if args.stats != "none" else None
+            ranks.tell("classes", None if reference is None else reference.classes)
+        plan, labels = plan_from(args, pipe, ranks.hear("classes"))
         batch = choose_batch(pipe, schedule, args.batch, args.num, cache_limit=args.cache_limit)
         job = Run(schedule, args.num, batch, args.seed, plan)
-        about = describe(args, pipe, shown, job, labels) | ({"order": args.order} if args.order else {})
-        out.mkdir(parents=True, exist_ok=True)
-        warm_up(pipe, job.schedule, *job.first(pipe))
-        done = evaluate(pipe, net, job, state=out / STATE, identity=about)
+        about = describe(args, pipe, shown, job, labels)
+        done = measured(args, pipe, net, job, about, ranks)
+        if not ranks.first:
+            return 0  # the first process says it all
         seen = done.seen
         about |= {
             "seconds": done.seconds,
             "seconds_per_image": done.seconds["total"] / args.num,
+            "processes": ranks.world,
         }
     if args.save_stats:
         seen.statistics.save(args.save_stats)
@@ -92,6 +106,35 @@ def run(args: argparse.Namespace) -> int:
     shown_figures = ", ".join(f"{name} {value:.4g}" for name, value in figures.items()) or "statistics only"
     print(f"{about.get('model', args.images)}: {seen.statistics.count} images, {shown_figures} -> {out / RESULT}")
     return 0
+
+
+def measured(
+    args: argparse.Namespace, pipe: Pipeline, net: InceptionFeatures, job: Run, about: dict[str, Any], ranks: Ranks
+) -> Evaluation:
+    """Draw and look, in a folder that no other run uses meanwhile."""
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(out)
+    try:
+        if ranks.first:
+            lock.alone(PATIENCE if ranks.launched else 0.0)
+            lock.shared()
+            ranks.tell("locked", True)
+        elif ranks.hear("locked"):
+            lock.shared()
+        warm_up(pipe, job.schedule, *job.first(pipe))
+        same = {
+            **about,
+            "batch": None,
+            "device": pipe.device.type,
+        }  # how many at a time, and on which GPU, is all one
+        with stoppable():
+            return evaluate(pipe, net, job, state=out / STATE, identity=same, ranks=ranks)
+    except Stopped as stop:
+        saved = f"{out / STATE} has what was saved last; run the same command again to go on"
+        raise Stopped(stop.number, f"{stop}; {saved}" if ranks.first else "") from stop
+    finally:
+        lock.release()
 
 
 def network(args: argparse.Namespace) -> InceptionFeatures:
@@ -110,10 +153,16 @@ def plan_of(
     args: argparse.Namespace, pipe: Pipeline, reference: Reference | None
 ) -> tuple[LabelPlan | None, str | None]:
     """Which classes are drawn, and the word for it."""
+    return plan_from(args, pipe, None if reference is None else reference.classes)
+
+
+def plan_from(
+    args: argparse.Namespace, pipe: Pipeline, counts: Sequence[int] | None
+) -> tuple[LabelPlan | None, str | None]:
+    """The same, from how often each class is in the reference."""
     classes = pipe.model.classes
     if not classes:
         return None, None
-    counts = None if reference is None else reference.classes
     if args.classes == "reference" and (counts is None or len(counts) != classes):
         raise ValueError(
             f"--classes reference: {args.stats} counts {len(counts) if counts else 'no'} classes and the model "
@@ -139,6 +188,7 @@ def describe(args: argparse.Namespace, pipe: Pipeline, shown: str, job: Run, lab
         "temperature": [steps[0].token_temperature, steps[-1].token_temperature],
         "head_steps": sorted({step.head_steps for step in steps}, reverse=True),
         "sampling": pipe.sampling.as_dict(),
+        "order": getattr(args, "order", None),  # a sweep has the model's own
         "num": job.num,
         "seed": job.seed,
         "batch": args.batch,  # as asked for: "auto" may mean another number when a run goes on

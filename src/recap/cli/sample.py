@@ -2,23 +2,21 @@
 
 MODEL is a folder, a model that comes with the package (see `recap models`), or a published size, which is then
 built with random weights: that shows how sampling runs and how long it takes, but no picture of anything.
-Image i of a seed is the same in batches of any size.
+Image i of a seed is the same for any batch size and number of processes: with `torchrun --nproc-per-node G -m recap
+sample ...` several share the work. A run that was stopped goes on when the same command is given again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import PIL
 import torch
-from PIL import Image
-from tqdm.auto import tqdm
 
 import recap
 from recap import weights
@@ -37,18 +35,25 @@ from recap.cli.options import (
     schedule_of,
     selector_of,
 )
+from recap.cli.sheets import Drawn, compare, draw_plain, save, shown_images
 from recap.core.decode import check_fit
 from recap.core.noise import image_generators, image_seed
 from recap.core.presets import Sampling
 from recap.core.schedule import Schedule
+from recap.distributed.fingerprint import fingerprint, short_digest
+from recap.distributed.folder import FORMATS, ImageFolder
+from recap.distributed.plans import RANDOM, even_labels, random_labels, read_labels, spread_labels
+from recap.distributed.ranks import Ranks
+from recap.distributed.sampling import Job, sample_all
+from recap.files import write_json
 from recap.labels import find_classes
-from recap.memory import Fitting, choose_batch
+from recap.memory import choose_batch
 from recap.models.mage import MAGE
 from recap.models.mar import MAR
 from recap.models.zoo import TOKENIZER_SIZES, build, randomize, tiny_tokenizer
-from recap.pictures import Row, comparison, grid
+from recap.pictures import grid
 from recap.pipeline import Pipeline
-from recap.timing import timed, warm_up
+from recap.timing import warm_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +69,27 @@ class Request:
         """The indices of the images of each batch."""
         return [range(first, min(first + self.batch, self.num)) for first in range(0, self.num, self.batch)]
 
-    def of(self, indices: range) -> dict[str, Any]:
+    def of(self, indices: Sequence[int]) -> dict[str, Any]:
         """What the pipeline is asked for these images."""
         if self.labels is None:
             return {"num_images": len(indices)}
         return {"labels": [self.labels[index] for index in indices]}
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """What a run gave: the images, where the time went, and how many evaluations were run."""
-
-    images: list[Image.Image]
-    seconds: dict[str, float]
-    evaluations: dict[str, int]
-
-
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, "--model", metavar="MODEL")
-    parser.add_argument("--labels", help="class names or numbers with commas between them (default: spread over all)")
-    parser.add_argument("--num", type=int, default=4, help="how many images (default 4, or one for each label)")
+    parser.add_argument(
+        "--labels", help="class names or numbers with commas, `random`, or @FILE with one a line (default: spread)"
+    )
+    parser.add_argument("--per-class", type=int, metavar="N", help="N images of every class, instead of --labels")
+    parser.add_argument("--num", type=int, help="how many images (default 4, or one for each label)")
     add_batch(parser, 8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
     add_engine(parser)
     parser.add_argument("--out", default="samples", help="folder for the images (default samples)")
+    parser.add_argument("--format", choices=FORMATS, default="png", help="PNG files, a zip of them, or an npz")
+    parser.add_argument("--overwrite", action="store_true", help="start anew in a folder that holds another run")
     parser.add_argument(
         "--compare", action="store_true", help="draw the same with plain decoding in as many steps, side by side"
     )
@@ -105,77 +106,93 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.num < 1:
+    if args.num is not None and args.num < 1:
         raise ValueError(f"--num is {args.num}; draw at least one image")
     check_batch(args.batch)
+    ranks = Ranks.join()
+    if args.compare and ranks.world > 1:
+        raise ValueError("--compare measures one process; leave it out, or run without torchrun")
+    args.device = ranks.device(args.device)
     pipe, shown = pipeline_of(args)
     if pipe.tokenizer is None:
         raise ValueError(f"{shown} has no tokenizer to make images with; put one into its sub-folder `tokenizer`")
     schedule = sampling_of(args, pipe)
-    labels = labels_of(args.labels, args.num, pipe)
-    num = len(labels) if labels else args.num
+    labels = planned_labels(args, pipe)
+    num = len(labels) if labels else (4 if args.num is None else args.num)
     batch = choose_batch(pipe, schedule, args.batch, num, cache_limit=args.cache_limit)
     request = Request(num, labels, args.seed, batch)
     if args.compare and not schedule.local:
         raise ValueError(f"--compare has nothing to compare: {schedule} evaluations are plain decoding; add --local")
-    out = Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
+    folder = ImageFolder(args.out, args.format, num, identity(args, pipe, schedule, request))
+    job = Job(schedule, num, args.seed, batch, request.of)
     plain = None
     if args.compare:
         first = request.batches()[0]
         warm_up(pipe, schedule, request.of(first), image_generators(request.seed, first))
-        plain = draw(pipe, plain_version(args, pipe, schedule), request, "plain")
-    result = draw(pipe, schedule, request, "reused" if schedule.local else "plain")
-    for index, image in enumerate(result.images):
-        image.save(out / f"{index:06d}.png")
-    grid(result.images).save(out / "grid.png")
-    about = record(args, pipe, shown, schedule, request, result)
-    seconds, what = result.seconds["total"], f"{len(result.images)} images with {schedule} evaluations"
-    print(f"{shown}: {what} in {seconds:.2f} s -> {out / 'grid.png'}")
-    if plain is not None:
-        faster = plain.seconds["total"] / seconds
-        about["compare"] = {
-            "full": len(schedule.steps),
-            "seconds": plain.seconds,
-            "evaluations": plain.evaluations,
-            "speedup": faster,
-        }
+        plain = draw_plain(pipe, replace(job, schedule=plain_version(args, pipe, schedule)))
+
+    def about(index: int) -> dict[str, Any]:
+        own = {} if labels is None else {"label": labels[index]}
+        return {"seed": image_seed(args.seed, index), **own}
+
+    name = f"{'reused' if schedule.local else 'plain'} {schedule}"
+    report = sample_all(pipe, job, folder, ranks, about=about, overwrite=args.overwrite, name=name)
+    if report is None:
+        return 0  # the first process says it all
+    result = Drawn(shown_images(folder), report.seconds, report.evaluations)
+    if result.images:
+        save(grid(result.images), folder.path / "grid.png")
+    target = folder.path / "grid.png" if result.images else folder.result
+    if not report.drawn:
+        print(f"{shown}: all {num} images were there -> {target}")
+        return 0
+    known = record(args, pipe, shown, schedule, request, result)
+    known |= {"drawn": report.drawn, "processes": ranks.world}
+    seconds, what = result.seconds["total"], f"{num} images with {schedule} evaluations"
+    rest = "" if report.drawn == num else f", {report.drawn} of them now"
+    print(f"{shown}: {what}{rest} in {seconds / ranks.world:.2f} s -> {target}")
+    if plain is not None and result.images:
         names = None if labels is None else [name_of(pipe, label) for label in labels]
-        rows = [
-            Row(plain.images, f"plain {len(schedule.steps)} steps", f"{plain.seconds['total']:.1f} s"),
-            Row(result.images, f"reused {schedule}", f"{seconds:.1f} s   {gain(faster)}"),
-        ]
-        comparison(rows, names).save(out / "compare.png")
-        print(
-            f"plain decoding in as many steps took {plain.seconds['total']:.2f} s: reuse is {gain(faster)} "
-            f"-> {out / 'compare.png'}"
-        )
-    (out / "run.json").write_text(json.dumps(about, indent=2) + "\n")
+        known["compare"] = compare(folder.path, schedule, names, plain, result)
+    write_json(folder.path / "run.json", known)
     return 0
 
 
-def draw(pipe: Pipeline, schedule: Schedule, request: Request, name: str) -> Drawn:
-    """Draw all images of a request, batch by batch, and note where the time goes."""
-    pipe, watch = timed(pipe)
-    pipe.progress = False
-    images: list[Image.Image] = []
-    batches, fitting = request.batches(), Fitting(request.batch, pipe.device)
-    with tqdm(total=len(batches) * len(schedule.steps), desc=f"{name} {schedule}", unit="step") as bar:
+def identity(args: argparse.Namespace, pipe: Pipeline, schedule: Schedule, request: Request) -> dict[str, Any]:
+    """All that the images hang on: what a run must share with an earlier one to go on with it."""
+    steps = schedule.steps
+    return {
+        "weights": fingerprint(pipe.model.module, pipe.tokenizer),
+        "evaluations": str(schedule),
+        "guidance": [steps[0].guidance, steps[-1].guidance],
+        "temperature": [steps[0].token_temperature, steps[-1].token_temperature],
+        "schedule": short_digest(schedule),
+        "order": f"{type(pipe.selector).__name__} {short_digest(getattr(pipe.selector, 'positions', None))}",
+        "num": request.num,
+        "seed": request.seed,
+        "labels": None if request.labels is None else short_digest(request.labels),
+        "dtype": args.dtype,
+        "device": pipe.device.type,
+        "engine": args.engine,
+        "format": args.format,
+    }
 
-        def drawn(indices: range) -> list[Image.Image]:
-            with watch.measure("total"):
-                found: list[Image.Image] = pipe(
-                    **request.of(indices),
-                    schedule=schedule,
-                    generator=image_generators(request.seed, indices),
-                    callback_on_step_end=lambda *_: bar.update(),
-                ).images
-            return found
 
-        for indices in batches:
-            for _, some in fitting.parts(indices, drawn):
-                images += some
-    return Drawn(images, watch.seconds, {phase: watch.calls[phase] for phase in ("full", "local")})
+def planned_labels(args: argparse.Namespace, pipe: Pipeline) -> list[int] | None:
+    """One label for each image, by the plan that the arguments name."""
+    classes = pipe.model.classes
+    if args.per_class is not None:
+        if not classes:
+            raise ValueError("this model is unconditional; say --num instead of --per-class")
+        if args.labels is not None or args.num is not None:
+            raise ValueError("--per-class says how many images of which classes; leave --labels and --num out")
+        return even_labels(args.per_class, classes)
+    if classes and args.labels == RANDOM:
+        return random_labels(args.seed, args.num or 4, classes)
+    if classes and args.labels and args.labels.startswith("@"):
+        given = read_labels(args.labels[1:], pipe.class_names, classes)
+        return [given[index % len(given)] for index in range(args.num or len(given))]
+    return labels_of(args.labels, args.num or 4, pipe)
 
 
 def sampling_of(args: argparse.Namespace, pipe: Pipeline, known: int = 0) -> Schedule:
@@ -228,16 +245,12 @@ def labels_of(text: str | None, num: int, pipe: Pipeline) -> list[int] | None:
             raise ValueError("this model is unconditional; leave --labels out")
         return None
     if text is None:
-        return [index * classes // num for index in range(num)]
+        return spread_labels(num, classes)
     try:
         given = find_classes(text, pipe.class_names, classes)
     except ValueError as error:
         raise ValueError(f"--labels: {error}") from error
     return [given[index % len(given)] for index in range(max(num, len(given)))]
-
-
-def gain(faster: float) -> str:
-    return f"{faster:.2f}x faster" if faster >= 1 else f"{1 / faster:.2f}x slower"
 
 
 def name_of(pipe: Pipeline, label: int) -> str:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 import recap
 from recap.checkpoints.pickles import read_pickle
 from recap.core.noise import image_generators
 from recap.core.schedule import Schedule
+from recap.distributed.drawing import alone, draw, failure, fitting_for
+from recap.distributed.ranks import Ranks, Work
 from recap.engine import WARM_RUNS
 from recap.evaluation.inception import InceptionFeatures
 from recap.evaluation.measure import LabelPlan, Measurement
 from recap.files import written_whole
-from recap.memory import Fitting
 from recap.pipeline import Pipeline
 from recap.timing import PHASES, Stopwatch, timed
 
@@ -39,7 +39,7 @@ class Run:
     seed: int
     plan: LabelPlan | None  # None for unconditional models
 
-    def of(self, indices: range) -> dict[str, Any]:
+    def of(self, indices: Sequence[int]) -> dict[str, Any]:
         """What the pipeline is asked for these images."""
         if self.plan is None:
             return {"num_images": len(indices)}
@@ -57,7 +57,17 @@ class Evaluation:
 
     seen: Measurement
     seconds: dict[str, float]
-    done: int = 0
+
+    @property
+    def done(self) -> int:
+        """How many images were looked at."""
+        return self.seen.statistics.count or 0
+
+    def merge(self, other: Evaluation) -> None:
+        """Add what another process has seen."""
+        self.seen.merge(other.seen)
+        for phase, seconds in other.seconds.items():
+            self.seconds[phase] += seconds
 
 
 def evaluate(
@@ -69,43 +79,78 @@ def evaluate(
     identity: Mapping[str, Any] | None = None,
     keep: int = 10_000,
     progress: bool = True,
+    ranks: Ranks | None = None,
 ) -> Evaluation:
     """Draw and look at all images of `run`; with `state`, a stopped run goes on from that file.
 
-    `identity` says what the run is (model, setting, versions); a state of another run is refused.
+    `identity` says what the run is (model, setting, versions); a state of another run is refused. Of several `ranks`
+    each looks at the images that it draws and keeps its sums beside `state`; the first returns those of all.
     """
     if run.num < 1 or run.batch < 1:
         raise ValueError(f"{run.num} images in batches of {run.batch}; both must be at least 1")
+    ranks = ranks or Ranks()
     about = json.dumps(dict(identity or {}), sort_keys=True)
     result = Evaluation(Measurement(logits=net.has_logits, keep=keep), dict.fromkeys(PHASES, 0.0))
-    if state is not None and state.is_file():
-        result = read_state(state, about)
+    todo = None
+    if ranks.first:
+        gather(state, about, result)
+        todo = result.seen.reservoir.seen.missing(run.num)
+    elif state is None:
+        raise ValueError("several processes bring their sums together in files; give a state")
+    work = Work.share(ranks, todo, run.batch, even=alone(pipe))
+    own = state if state is None or ranks.first else state.with_suffix(f".{ranks.rank}{state.suffix}")
     pipe, watch = timed(pipe)
     pipe.progress = False
-    saved, fitting = time.monotonic(), Fitting(run.batch, pipe.device)
+    saved, fitting = time.monotonic(), fitting_for(pipe, run.batch)
+    before = run.num - len(work.todo)
+    hidden = not progress or not ranks.first
+    with tqdm(total=run.num, initial=before, desc=str(run.schedule), unit="image", disable=hidden) as bar:
 
-    def drawn(indices: range) -> Tensor:
-        with watch.measure("total"):
-            images: Tensor = pipe(
-                **run.of(indices),
-                schedule=run.schedule,
-                generator=image_generators(run.seed, indices),
-                output_type="pt",
-            ).images
-        return images
+        def show() -> None:
+            if ranks.beat() and ranks.first:
+                bar.update(before + work.done - bar.n)
 
-    with tqdm(total=run.num, initial=result.done, desc=str(run.schedule), unit="image", disable=not progress) as bar:
-        for indices, images in fitting.parts(range(result.done, run.num), drawn):
-            result.seen.add(net, images, indices)
+        for numbers in work.chunks():
+            drawn = draw(pipe, run.of, run.schedule, run.seed, numbers, fitting, watch, show)
+            if drawn.numbers:
+                result.seen.add(net, drawn.images, drawn.numbers)
             for phase in PHASES:
                 result.seconds[phase] += watch.seconds[phase]
                 watch.seconds[phase] = 0.0
-            result.done = indices.stop
-            bar.update(len(indices))
-            if state is not None and (time.monotonic() - saved > SAVE_EVERY or result.done == run.num):
-                write_state(state, about, result)
+            bar.update(before + work.done + len(numbers) - bar.n)
+            if own is not None and (time.monotonic() - saved > SAVE_EVERY or drawn.failed):
+                write_state(own, about, result)
                 saved = time.monotonic()
+            if drawn.failed:
+                raise failure(drawn.failed, run.seed, "the sums of the others are kept")
+        if own is not None and len(work.todo):
+            write_state(own, about, result)
+        ranks.add("left")
+        if ranks.first:
+            work.finish(show)
+            bar.update(run.num - bar.n)
+    if ranks.first:
+        ranks.wait("left", ranks.world)
+        gather(state, about, result)
     return result
+
+
+def gather(state: Path | None, about: str, result: Evaluation) -> None:
+    """Add to `result` what it has not seen of the states that all processes left, and keep the sum as one."""
+    if state is None:
+        return
+    parts = sorted(state.parent.glob(f"{state.stem}.*{state.suffix}"))
+    for path in [*([state] if state.is_file() else []), *parts]:
+        part = read_state(path, about)
+        common = len(result.seen.reservoir.seen & part.seen.reservoir.seen)
+        if not common:
+            result.merge(part)
+        elif common != part.done:
+            raise ValueError(f"{path} and other states beside it share {common} images; remove them to start anew")
+    if parts:
+        write_state(state, about, result)
+        for path in parts:  # their images are in the state now, so a part that stays is passed over
+            path.unlink()
 
 
 def seconds_an_image(pipe: Pipeline, run: Run, batches: int = 2) -> dict[str, float]:
@@ -146,7 +191,7 @@ def read_state(path: Path, about: str) -> Evaluation:
     """Go on from a state, if it is one of the same run."""
     try:
         content = read_pickle(path)
-        theirs, done, seconds = content["about"], int(content["done"]), dict(content["seconds"])
+        theirs, seconds = content["about"], dict(content["seconds"])
         seen = Measurement.from_state(content["seen"])
     except Exception as error:  # whatever a damaged file makes of it
         raise ValueError(
@@ -156,7 +201,7 @@ def read_state(path: Path, about: str) -> Evaluation:
         raise ValueError(
             f"{path} belongs to another run: {theirs}, and this one is {about}; remove it or choose another --out"
         )
-    return Evaluation(seen, {phase: float(seconds.get(phase, 0.0)) for phase in PHASES}, done)
+    return Evaluation(seen, {phase: float(seconds.get(phase, 0.0)) for phase in PHASES})
 
 
 def machine(device: torch.device | str) -> dict[str, Any]:

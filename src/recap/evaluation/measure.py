@@ -40,7 +40,9 @@ class Measurement:
     def add(self, net: InceptionFeatures, images: Tensor, indices: Sequence[int]) -> None:
         """Look at a batch of images (B, 3, h, w) in [0, 1]; `indices` are their numbers in the whole run."""
         with exact_convolutions():
-            features = net(images)  # (B, F)
+            # on the CPU one by one: there a batch of another size is rounded otherwise
+            lots = torch.split(images, 1) if images.device.type == "cpu" else (images,)
+            features = torch.cat([net(lot) for lot in lots])  # (B, F)
         # in float64 where there is a fast one; other accelerators have none
         self.statistics.update(features if features.is_cuda else features.cpu())
         self.reservoir.update(features.cpu(), indices)

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from recap.evaluation.indices import image_numbers
+from recap.evaluation.indices import NumberSet, image_numbers
 
 WORD = 2**64 - 1
 
@@ -17,8 +17,8 @@ class FeatureReservoir:
     """Keep the features of at most `capacity` images, chosen by a hash of the image's number.
 
     The images with the smallest hashes stay, so the choice is a random one but the same for any batch size, order
-    and number of shards. Features are kept in float32 on the CPU. Numbers of all images seen are remembered too,
-    and one that comes twice is refused.
+    and number of shards. Features are kept in float32 on the CPU. Which images were seen is remembered too, as
+    runs of numbers, and one that comes twice is refused.
     """
 
     def __init__(self, capacity: int = 10_000, seed: int = 0) -> None:
@@ -29,13 +29,18 @@ class FeatureReservoir:
             )
         self.capacity, self.seed = capacity, seed
         self._salt = _mixed(seed)
-        self._seen: set[int] = set()
+        self._seen = NumberSet()
         self._size = 0  # of a feature; 0 before the first one
         self._rows: dict[int, Tensor] = {}  # number of an image to its feature (F,)
         self._heap: list[tuple[int, int]] = []  # (-hash, number): the first is the next to leave
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def seen(self) -> NumberSet:
+        """The numbers of all images that were offered."""
+        return self._seen
 
     @property
     def indices(self) -> Tensor:
@@ -57,7 +62,7 @@ class FeatureReservoir:
         features = features.detach().to("cpu", torch.float32)
         if not features.isfinite().all():
             raise ValueError("features have infinite or NaN values; look at the images they come from")
-        self._add(features, numbers, set(numbers))
+        self._add(features, numbers, NumberSet.of(numbers))
 
     def merge(self, other: "FeatureReservoir") -> None:
         """Add all that another shard has seen."""
@@ -73,7 +78,7 @@ class FeatureReservoir:
         return {
             "features": self.features,
             "indices": self.indices,
-            "seen": torch.tensor(sorted(self._seen), dtype=torch.int64),
+            "seen": torch.tensor(self._seen.runs, dtype=torch.int64).reshape(-1, 2),
             "settings": torch.tensor([self.capacity, self.seed], dtype=torch.int64),
         }
 
@@ -87,8 +92,12 @@ class FeatureReservoir:
             )
         reservoir = cls(*state["settings"].tolist())
         features, numbers = state["features"], image_numbers(state["indices"], len(state["features"]))
-        seen = set(image_numbers(state["seen"], len(state["seen"])))
-        if not seen >= set(numbers) or len(numbers) != min(len(seen), reservoir.capacity) or features.ndim != 2:
+        seen = NumberSet(tuple(run) for run in state["seen"].reshape(-1, 2).tolist())
+        if (
+            len(seen & NumberSet.of(numbers)) != len(numbers)
+            or len(numbers) != min(len(seen), reservoir.capacity)
+            or features.ndim != 2
+        ):
             raise ValueError(
                 f"the state keeps {len(numbers)} of {len(seen)} images in features of shape {tuple(features.shape)}, "
                 f"which a reservoir of {reservoir.capacity} does not; write it again with FeatureReservoir.state"
@@ -96,18 +105,21 @@ class FeatureReservoir:
         reservoir._add(features.to("cpu", torch.float32), numbers, seen)
         return reservoir
 
-    def _add(self, features: Tensor, numbers: list[int], seen: set[int]) -> None:
-        if not seen:
+    def _add(self, features: Tensor, numbers: list[int], seen: NumberSet) -> None:
+        if not len(seen):
             return
         if self._size and features.shape[1] != self._size:
             raise ValueError(f"features of size {features.shape[1]} cannot join those of size {self._size}")
-        twice = self._seen & seen or {number for number, times in Counter(numbers).items() if times > 1}
-        if twice:
+        twice = self._seen & seen
+        if not len(twice):
+            twice = NumberSet.of(number for number, times in Counter(numbers).items() if times > 1)
+        if len(twice):
             raise ValueError(
-                f"{len(twice)} image numbers came twice, among them {min(twice)}; every image has a number of its own"
+                f"{len(twice)} image numbers came twice, among them {twice.runs[0][0]}; every image has a number of "
+                f"its own"
             )
         self._size = features.shape[1]
-        self._seen |= seen
+        self._seen = self._seen | seen
         for row, number in zip(features, numbers, strict=True):
             entry = (-_mixed(self._salt ^ number), number)
             if len(self._heap) < self.capacity:
