@@ -147,7 +147,7 @@ def test_orders_by_name_and_by_file(place: Path, capsys: Capture) -> None:
         drawn[order] = Path("out/000000.png").read_bytes()
     assert len(set(drawn.values())) == 5
     capsys.readouterr()
-    assert main(["sample", "--model", "maskgit", "--num", "1", "--out", "out"]) == 0
+    assert main(["sample", "--model", "maskgit", "--num", "1", "--out", "out", "--overwrite"]) == 0
     assert Path("out/000000.png").read_bytes() == drawn["confidence"]
     capsys.readouterr()
     usual = ["sample", "--model", "maskgit", "--num", "1", "--order"]
