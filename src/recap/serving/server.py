@@ -54,13 +54,15 @@ def serve(service: Service, host: str, port: int, *, token: str | None = None) -
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket that listens; one that cannot be had is said before anything else happens."""
+    if not 0 <= port < 2**16:  # the system would take the last 16 bits of it
+        raise ValueError(f"cannot listen on port {port}; give --port from 0 (any) to {2**16 - 1}")
     listener: socket.socket | None = None
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         if listener is not None:
             listener.close()
         raise ValueError(f"cannot listen on {host}:{port} ({error}); give another --host or --port") from error
