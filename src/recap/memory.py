@@ -75,7 +75,8 @@ def predict(
     evaluation = batch * branches * config.full_values * size
     # graphs keep the head's memory during evaluations; without them, what it computes ahead may be there twice
     activations = head + max(evaluation, head)
-    decoding = 0 if tokenizer is None else batch * image_bytes(tokenizer, schedule.known + schedule.tokens)
+    together = batch if cuda else 1  # on the CPU images are decoded one by one
+    decoding = 0 if tokenizer is None else together * image_bytes(tokenizer, schedule.known + schedule.tokens)
     return Memory(batch, weights, cache, activations, decoding)
 
 

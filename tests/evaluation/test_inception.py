@@ -475,8 +475,8 @@ def test_other_networks_are_no_official_file(
     message: str,
 ) -> None:
     path = tmp_path / "other.pth"
-    path.touch()
-    # what the file would hold: writing 100 MB for each case takes long
+    with path.open("wb") as file:
+        file.truncate(1 << 28)  # a hole: writing 100 MB for each case takes long
     monkeypatch.setattr(torch, "load", lambda *_, **__: changed(official, **change))
     with pytest.raises(ValueError, match=message):
         InceptionFeatures.from_official(path)
