@@ -50,7 +50,7 @@ def test_commands_of_the_page_on_editing_run_as_printed(tmp_path: Path, monkeypa
         assert name == "recap"
         assert main(rest) == 0
     for page in ("centre", "half", "around", "class"):
-        with Image.open(tmp_path / page / "strip.png") as made, Image.open(DOCS / "editing" / f"{page}.png") as shown:
+        with Image.open(tmp_path / page / "strip.png") as made, Image.open(DOCS / "editing" / f"{page}.jpg") as shown:
             assert made.width / made.height == pytest.approx(shown.width / shown.height, rel=0.01)
 
 
