@@ -41,7 +41,7 @@ class Scene:
             self.labels = torch.arange(batch, device=pipe.device) * 7 % pipe.model.classes
         asked: dict[str, Any] = {"num_images": batch} if self.labels is None else {"labels": self.labels}
         canvas: Canvas
-        *_, canvas = pipe.stream(**asked, schedule=pipe.default_schedule(8, 0), seed=0)
+        *_, canvas = pipe.canvases(**asked, schedule=pipe.default_schedule(8, 0), seed=0)
         self.tokens, self.order = canvas.tokens.clone(), canvas.order.clone()
 
     def features(self, pipe: Pipeline) -> tuple[Tensor, Tensor, Tensor]:

@@ -490,7 +490,7 @@ def test_missing_tokenizer_folder_is_refused(tmp_path: Path) -> None:
 def test_stream_is_the_same_run(family: str) -> None:
     pipe = shared(family)
     decoded, raster = [], None
-    for canvas in pipe.stream(**request(family), seed=0, schedule=SCHEDULE):
+    for canvas in pipe.canvases(**request(family), seed=0, schedule=SCHEDULE):
         decoded.append(canvas.decoded)
         raster = canvas.raster()
     assert decoded == list(accumulate(SCHEDULE.sizes))
@@ -500,6 +500,6 @@ def test_stream_is_the_same_run(family: str) -> None:
 
 def test_stream_checks_before_the_first_step() -> None:
     with pytest.raises(ValueError, match="out of range"):
-        shared("maskgit").stream([9], seed=0, schedule=SCHEDULE)
+        shared("maskgit").canvases([9], seed=0, schedule=SCHEDULE)
     with pytest.raises(ValueError, match="seed"):
-        shared("maskgit").stream([1], schedule=SCHEDULE)
+        shared("maskgit").canvases([1], schedule=SCHEDULE)

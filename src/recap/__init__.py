@@ -13,6 +13,7 @@ from recap.core.schedule import Group, Ramp, Schedule, Step, cosine, from_counts
 from recap.core.selection import CentreOut, ConfidenceOrder, FixedOrder, RandomOrder, RasterOrder
 from recap.editing import Edited
 from recap.filling import fill
+from recap.frames import Cell, Frame
 from recap.images import fit
 from recap.models.accelerate import accelerate
 from recap.models.adapter import Adapter
@@ -37,6 +38,7 @@ __all__ = [
     "AntiBERTy",
     "Canvas",
     "CategoricalHead",
+    "Cell",
     "CentreOut",
     "CheckpointError",
     "ConfidenceOrder",
@@ -45,6 +47,7 @@ __all__ = [
     "Description",
     "Edited",
     "FixedOrder",
+    "Frame",
     "Group",
     "KLVAEConfig",
     "Known",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from recap.clock import now
 from recap.core.costs import run_cost
 from recap.core.presets import PAPER_ROWS
 from recap.core.schedule import Schedule
@@ -23,7 +24,7 @@ from recap.models.mar import MAR
 from recap.models.mar.denoiser import Denoiser
 from recap.models.zoo import SIZES, TOKENIZER_SIZES, Config, build, family_of, tiny_tokenizer
 from recap.pipeline import Pipeline
-from recap.timing import now, timed
+from recap.timing import timed
 
 PARTS = ("full", "local", "head", "selection", "tokenizer")
 PAPER_MODELS = tuple(dict.fromkeys(row.model for row in PAPER_ROWS))

@@ -92,7 +92,7 @@ def edit(
     tokens, done = torch.empty_like(before), 0
     with pipe.bar(" and ".join(map(str, plans.values())), sum(len(plan.steps) for plan in plans.values())) as bar:
         for known, images in parts.items():
-            steps = pipe.stream(
+            steps = pipe.canvases(
                 None if checked is None else checked[images],
                 num_images=len(images),
                 schedule=plans[known],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
@@ -21,6 +22,7 @@ from recap.core.protocols import Selector
 from recap.core.schedule import Ramp, Schedule
 from recap.editing import Choice, Result, at_random, fresh_start
 from recap.engine import noise_with, with_engine
+from recap.frames import Frame, frames_of
 from recap.images import Picture, as_type, batch_of
 from recap.inputs import Generators, Labels, generators_of, labels_of
 from recap.labels import find_class
@@ -28,9 +30,10 @@ from recap.loading import check_pair, model_folder, read_parts
 from recap.models.adapter import Adapter
 from recap.models.zoo import adapt, usual_setting
 from recap.tokenizers import KLVAE, VQGAN
-from recap.tokenizers.images import check_square
+from recap.tokenizers.images import check_square, to_grid
 
 OUTPUT_TYPES = ("pil", "np", "pt", "latent")
+GREY = 0.6  # of what is not decoded yet
 Callback = Callable[["Pipeline", int, int, dict[str, Any]], Any]
 
 
@@ -215,7 +218,7 @@ class Pipeline:
             noise = None if strength == 1 else self._noise(generators, self.device)
             known = fresh_start(self.model, tokens, strength, choose, self._on_device(checked), noise, batch)
         schedule = self.schedule_for(schedule, guidance_scale, 0 if known is None else known.count)
-        steps = self.stream(checked, num_images=num_images, schedule=schedule, generator=generators, known=known)
+        steps = self.canvases(checked, num_images=num_images, schedule=schedule, generator=generators, known=known)
         with self.bar(schedule, len(schedule.steps)) as bar:
             tokens = self.follow(steps, bar, callback_on_step_end)
         images = self.decode(tokens, output_type)
@@ -231,9 +234,31 @@ class Pipeline:
         schedule: Schedule | None = None,
         generator: Generators | None = None,
         seed: int | None = None,
+        guidance_scale: float | Ramp | None = None,
+        known: Known | None = None,
+    ) -> Iterator[Frame]:
+        """A frame after every sub-step; the run waits for whoever looks at it, and ends when nobody does.
+
+        The last frame's images are those that a call with the same arguments returns. `known` tokens are there from
+        the start. Everything is checked before the first frame.
+        """
+        schedule = self.schedule_for(schedule, guidance_scale, 0 if known is None else known.count)
+        canvases = self.canvases(
+            labels, num_images=num_images, schedule=schedule, generator=generator, seed=seed, known=known
+        )
+        return frames_of(self, canvases, schedule)
+
+    def canvases(
+        self,
+        labels: Labels | None = None,
+        *,
+        num_images: int | None = None,
+        schedule: Schedule | None = None,
+        generator: Generators | None = None,
+        seed: int | None = None,
         known: Known | None = None,
     ) -> Iterator[Canvas]:
-        """The canvas after every sub-step, from `known` tokens on; everything is checked before the first."""
+        """The live canvas after every sub-step, from `known` tokens on; everything is checked before the first."""
         schedule = self.schedule_for(schedule, None, 0 if known is None else known.count)
         checked = labels_of(labels, num_images, self.model.classes)
         batch = num_images if checked is None else len(checked)
@@ -299,6 +324,17 @@ class Pipeline:
         parts = [tokens[first : first + size] for first in range(0, len(tokens), size)]
         images = torch.cat([self.tokenizer.decode(part) for part in parts])  # (B, 3, H, W) in [0, 1]
         return as_type(images, output_type)
+
+    @torch.inference_mode()
+    def preview(self, tokens: Tensor, masked: Tensor) -> list[Image.Image]:
+        """Pictures of a run under way, from tokens in raster order; what is `masked` (B, N) is grey."""
+        tokenizer = self.need_tokenizer()
+        if not bool(masked.any()):
+            return self.decode(tokens)
+        rows = (slice(row, row + 1) for row in range(len(tokens)))
+        pixels = torch.cat([tokenizer.decode_partly(tokens[row], masked[row]) for row in rows])  # (B, 3, H, W)
+        veil = torch.nn.functional.interpolate(to_grid(masked.unsqueeze(-1)).float(), pixels.shape[-1])
+        return as_type(torch.where(veil > 0, GREY, pixels), "pil")
 
     def check_output(self, output_type: str) -> None:
         """Refuse what cannot be returned, before anything is drawn."""

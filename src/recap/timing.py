@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import torch
 from torch import Generator
 from torch.profiler import record_function
 
+from recap.clock import now
 from recap.core.protocols import Head, Selector
 from recap.core.schedule import Schedule, from_counts
 from recap.memory import is_out_of_memory, release
@@ -28,15 +28,6 @@ class Around(Protocol):
     """Puts something around the calls of a phase."""
 
     def __call__(self, phase: str, call: Callable[P, R], /) -> Callable[P, R]: ...
-
-
-def now(device: torch.device) -> float:
-    """The time once all work is done; waits only for a device that runs on its own."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-    return time.perf_counter()
 
 
 class Stopwatch:
@@ -128,7 +119,7 @@ def warm_up(pipe: Pipeline, schedule: Schedule, asked: Mapping[str, Any], genera
         tokens, [1, 1, tokens - 2], full=2, local=1, plain=0, guidance=last.guidance, head_steps=(2, 2)
     )
     try:
-        for canvas in islice(pipe.stream(**asked, schedule=once, generator=generators), 2):
+        for canvas in islice(pipe.canvases(**asked, schedule=once, generator=generators), 2):
             blank = torch.zeros_like(canvas.raster())
         pipe.decode(blank, "pt")
         return

@@ -16,9 +16,10 @@ from torch.profiler import ProfilerActivity
 from recap.bench import request
 from recap.cli.bench import PRECISIONS, default_model, job_of
 from recap.cli.options import add_engine, add_model, check_device
+from recap.clock import now
 from recap.engine import WARM_RUNS, check_engine
 from recap.evaluation.settings import Setting
-from recap.timing import annotated, now
+from recap.timing import annotated
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     asked = request(pipe, args.batch)
 
     def draw() -> None:
-        for _ in islice(pipe.stream(**asked, schedule=schedule, seed=args.seed), args.steps):
+        for _ in islice(pipe.canvases(**asked, schedule=schedule, seed=args.seed), args.steps):
             pass
         now(pipe.device)
 

@@ -159,7 +159,7 @@ def draw_lot(pipe: Pipeline, works: Sequence[Work], size: int, wanted: Wanted) -
         tokens = torch.cat([tokens_of(pipe, start) for start in starts])
         known = Known(tokens, torch.cat([start.masked for start in starts]).to(pipe.device))
     labels = [work.label for work in rows if work.label is not None]
-    steps = pipe.stream(
+    steps = pipe.canvases(
         labels or None,
         num_images=None if labels else len(rows),
         schedule=schedule,

@@ -97,6 +97,10 @@ class KLVAE(nn.Module):
         latent = to_grid(tokens) / self.config.latent_scale  # (B, C, h, w)
         return (self.decode_latent(latent).float() * 0.5 + 0.5).clamp(0.0, 1.0)  # (B, 3, H, W)
 
+    def decode_partly(self, tokens: Tensor, masked: Tensor) -> Tensor:
+        """Images like `decode`'s of which only some tokens are known; the `masked` ones (B, N) count as 0."""
+        return self.decode(tokens.masked_fill(masked.unsqueeze(-1), 0.0))  # (B, 3, H, W)
+
     def moments(self, images: Tensor) -> Tensor:
         """Return the posterior of images in [0, 1]: its mean and log-variance, stacked along the channels."""
         check_images(images, self.config.stride)

@@ -80,6 +80,14 @@ class VQGAN(nn.Module):
         latent = to_grid(self.quantize.embedding(ids.long()))  # (B, C, h, w)
         return self.decode_latent(latent).float().clamp(0.0, 1.0)  # (B, 3, H, W)
 
+    def decode_partly(self, ids: Tensor, masked: Tensor) -> Tensor:
+        """Images like `decode`'s of which only some ids are known; the `masked` ones (B, N) count as their mean."""
+        self._check_ids(ids.masked_fill(masked, 0))
+        codes = self.quantize.embedding(ids.masked_fill(masked, 0).long())  # (B, N, C)
+        shown = (~masked).unsqueeze(-1)
+        mean = (codes * shown).sum(dim=1, keepdim=True) / shown.sum(dim=1, keepdim=True).clamp_min(1)  # (B, 1, C)
+        return self.decode_latent(to_grid(torch.where(shown, codes, mean))).float().clamp(0.0, 1.0)  # (B, 3, H, W)
+
     def latent(self, images: Tensor) -> Tensor:
         """Return what the encoder makes of images in [0, 1], before it is rounded to codes."""
         check_images(images, self.config.stride)
