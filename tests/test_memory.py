@@ -170,12 +170,15 @@ class Crowded:
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("x"), MemoryError(), RuntimeError("can't allocate memory")])
 def test_no_memory_halves_the_batch_and_loses_nothing(error: Exception, capsys: Capture) -> None:
-    crowded, fitting = Crowded(3, error), Fitting(16, torch.device("cpu"))
+    forgotten: list[int] = []
+    crowded = Crowded(3, error)
+    fitting = Fitting(16, torch.device("cpu"), lambda: forgotten.append(fitting.most))
     drawn = [index for _, part in fitting.parts(range(5, 40), crowded) for index in part]
     assert drawn == list(range(5, 40))
     assert crowded.asked[:4] == [16, 8, 4, 2]
     assert max(crowded.asked[3:]) == 2
     assert capsys.readouterr().err.count("found no memory") == 3
+    assert forgotten == [8, 4, 2]
 
 
 def test_other_errors_and_one_image_too_many_are_raised() -> None:
@@ -192,14 +195,14 @@ def test_images_are_the_same_however_much_memory_there_was(
     pipeline("mar").save_pretrained(tmp_path / "m")
     argv = [command, "--model", str(tmp_path / "m"), "--num", "5", "--full", "2", "--local", "1", "--labels", "0,1"]
     assert main([*argv, "--batch", "1", "--out", str(tmp_path / "a")]) == 0
-    stream = Pipeline.stream
+    canvases = Pipeline.canvases
 
     def crowded(self: Pipeline, labels: Any = None, **options: Any) -> Any:
         if len(labels) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return stream(self, labels, **options)
+        return canvases(self, labels, **options)
 
-    monkeypatch.setattr(Pipeline, "stream", crowded)
+    monkeypatch.setattr(Pipeline, "canvases", crowded)
     monkeypatch.setattr("recap.distributed.drawing.alone", lambda _: False)  # as on a GPU
     assert main([*argv, "--batch", "auto", "--out", str(tmp_path / "b")]) == 0
     assert "going on with 2" in capsys.readouterr().err

@@ -186,8 +186,9 @@ def choose_batch(
 class Fitting:
     """Draws indices in batches that become smaller when memory does not suffice; no image changes by that."""
 
-    def __init__(self, batch: int, device: torch.device) -> None:
-        self.most, self.device = batch, device
+    def __init__(self, batch: int, device: torch.device, forget: Callable[[], None] = lambda: None) -> None:
+        """`forget` lets go of what larger batches have left behind."""
+        self.most, self.device, self.forget = batch, device, forget
 
     def parts(self, indices: range, draw: Callable[[range], T]) -> Iterator[tuple[range, T]]:
         """What `draw` gives for all of `indices`, part by part."""
@@ -205,9 +206,11 @@ class Fitting:
                         "there is no memory for one image; use --dtype bfloat16, fewer --local evaluations, or a "
                         "device with more of it"
                     ) from error
-                reason = (str(error).splitlines() or ["no memory"])[0]
+                lines = str(error).splitlines() or ["no memory"]
+                reason = ". ".join(lines[0].split(". ")[:2])  # CUDA goes on with advice
             if reason is not None:  # out here, where nothing holds on to the tensors of what failed
                 self.most = len(part) // 2
+                self.forget()
                 release(self.device)
                 tqdm.write(
                     f"{len(part)} images at a time found no memory ({reason}); going on with {self.most}",

@@ -21,7 +21,7 @@ from recap.core.presets import PUBLISHED, Grouping, Sampling, usual_guidance
 from recap.core.protocols import Selector
 from recap.core.schedule import Ramp, Schedule
 from recap.editing import Choice, Result, at_random, fresh_start
-from recap.engine import noise_with, with_engine
+from recap.engine import Releasable, noise_with, with_engine
 from recap.frames import Frame, frames_of
 from recap.images import Picture, as_type, batch_of
 from recap.inputs import Generators, Labels, generators_of, labels_of
@@ -153,6 +153,12 @@ class Pipeline:
         self.model, self._noise = with_engine(self._plain_model, engine), noise_with(engine)
         self.engine = engine
         return self
+
+    def release(self) -> None:
+        """Let go of the memory that the engine keeps for later runs; the next one sets itself up anew."""
+        self.model.release()
+        if isinstance(self._noise, Releasable):
+            self._noise.release()
 
     @property
     def device(self) -> torch.device:

@@ -126,4 +126,5 @@ def warm_up(pipe: Pipeline, schedule: Schedule, asked: Mapping[str, Any], genera
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
+    pipe.release()
     release(pipe.device)  # the run itself finds out how many images fit

@@ -1,6 +1,8 @@
 """Engines give what the plain model gives; where there is no GPU, graphs are played by work that is done again."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -183,6 +185,27 @@ def test_graphs_and_shapes_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyP
     for batch in (1, 2, 3, 4):
         quick.start(None, torch.arange(16, device=DEVICE).repeat(batch, 1), 1)
     assert len(quick.arenas) == 2
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_memory_that_is_kept_for_later_can_be_let_go(family: str) -> None:
+    plain = model(family)
+    quick = graphs.graphed(quick_model(plain), capture())
+    for _ in range(3):
+        drawn(quick, family, 5)
+    run = steps(quick, family, 5)
+    canvas = next(run)
+    kept = [weakref.ref(canvas.tokens)]
+    if isinstance(quick.head, graphs.GraphedDiffusionHead):
+        kept += [weakref.ref(tensor) for memory in quick.head.memory.values() for tensor in memory]
+    quick.release()
+    canvas = list(run)[-1]  # ends as it would have
+    assert distance(canvas.raster(), drawn(plain, family, 5)) < 1e-5
+    del canvas, run
+    gc.collect()
+    assert [tensor() for tensor in kept] == [None] * len(kept)
+    for _ in range(3):
+        assert distance(drawn(quick, family, 5), drawn(plain, family, 5)) < 1e-5
 
 
 def test_few_numbers_of_tokens_make_few_graphs() -> None:

@@ -49,7 +49,7 @@ def alone(pipe: Pipeline) -> bool:
 
 def fitting_for(pipe: Pipeline, batch: int) -> Fitting:
     """How many images are computed together: all of a batch, or as many as memory turns out to have room for."""
-    return Fitting(1 if alone(pipe) else batch, pipe.device)
+    return Fitting(1 if alone(pipe) else batch, pipe.device, pipe.release)
 
 
 def draw(

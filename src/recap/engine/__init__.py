@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -15,6 +16,13 @@ from recap.models.adapter import Adapter
 
 ENGINES = ("eager", "fused", "graphs", "float8")
 WARM_RUNS = {"eager": 1, "fused": 1, "graphs": 2, "float8": 2}  # of one shape until nothing is set up any more
+
+
+@runtime_checkable
+class Releasable(Protocol):
+    """Keeps memory from run to run, and can let go of it."""
+
+    def release(self) -> None: ...
 
 
 def with_engine(model: Adapter, engine: str) -> Adapter:
@@ -69,4 +77,4 @@ def check_engine(engine: str, device: torch.device) -> None:
         )
 
 
-__all__ = ["ENGINES", "WARM_RUNS", "check_engine", "noise_with", "with_engine"]
+__all__ = ["ENGINES", "WARM_RUNS", "Releasable", "check_engine", "noise_with", "with_engine"]

@@ -178,6 +178,10 @@ class Graphs:
         key = ("local", canvas.branches, canvas.decoded, *span, scene.slots is None, cache.layout)
         return arena.record(key, lambda: self.model.local(scene, cache, rows, wanted))
 
+    def release(self) -> None:
+        """Forget all shapes; a run that is under way goes on without graphs."""
+        self.arenas.clear()
+
     def _arena(self, canvas: Canvas, cache: ContextCache | None) -> Arena | None:
         every = (arena for same in self.arenas.values() for arena in same)
         return next((arena for arena in every if arena.owns(canvas, cache)), None)
@@ -187,8 +191,12 @@ class GraphedDiffusionHead:
     """A diffusion head whose whole loop is one graph for each number of rows and steps."""
 
     def __init__(self, head: FusedDiffusionHead, capture: Capture) -> None:
-        self.head = head
-        self.record = Recorder(capture)
+        self.head, self.capture = head, capture
+        self.release()
+
+    def release(self) -> None:
+        """Forget all graphs and what they work on."""
+        self.record = Recorder(self.capture)
         self.memory: dict[Hashable, tuple[Tensor, Tensor, Tensor]] = {}
 
     def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
@@ -215,7 +223,12 @@ class NoiseGraphs:
     """Makes the noise of runs with a launch for each draw; every number is the one that `Noise` gives."""
 
     def __init__(self, capture: Capture | None = None) -> None:
-        self.record = Recorder(capture or CudaGraphs())
+        self.capture = capture or CudaGraphs()
+        self.release()
+
+    def release(self) -> None:
+        """Forget all graphs and what they work on."""
+        self.record = Recorder(self.capture)
         self.memory: dict[int, tuple[Tensor, Tensor]] = {}  # keys and first number by batch size
 
     def __call__(self, generators: Sequence[Generator], device: torch.device) -> Noise:
@@ -281,6 +294,17 @@ def graphed(model: Adapter, capture: Capture | None = None) -> Adapter:
     capture = capture or CudaGraphs()
     graphs = Graphs(model, capture)
     head = GraphedDiffusionHead(model.head, capture) if isinstance(model.head, FusedDiffusionHead) else model.head
+
+    def release() -> None:
+        graphs.release()
+        if isinstance(head, GraphedDiffusionHead):
+            head.release()
+
     return model.replace(
-        start=graphs.start, new_cache=graphs.new_cache, full=graphs.full, local=graphs.local, head=head
+        start=graphs.start,
+        new_cache=graphs.new_cache,
+        full=graphs.full,
+        local=graphs.local,
+        head=head,
+        release=release,
     )

@@ -110,6 +110,10 @@ class Adapter(ABC):
             setattr(other, name, value)
         return other
 
+    def release(self) -> None:
+        """Let go of memory that is kept for later runs: an engine's, since none is here."""
+        return
+
     def check_mode(self) -> None:
         """Refuse to begin a run while dropout acts; the mode of the network is its owner's to change."""
         for name, part in self.module.named_modules():
