@@ -48,6 +48,10 @@ class CudaGraphs:
             result = work()
         return graph.replay, result
 
+    def release(self) -> None:
+        """Begin a new pool: one whose last graph has gone takes no further ones."""
+        self.pool = None
+
 
 Capture = Callable[[Work], Captured]
 
@@ -230,6 +234,8 @@ class NoiseGraphs:
         """Forget all graphs and what they work on."""
         self.record = Recorder(self.capture)
         self.memory: dict[int, tuple[Tensor, Tensor]] = {}  # keys and first number by batch size
+        if isinstance(self.capture, CudaGraphs):
+            self.capture.release()
 
     def __call__(self, generators: Sequence[Generator], device: torch.device) -> Noise:
         return GraphedNoise(self, generators, device)
@@ -299,6 +305,8 @@ def graphed(model: Adapter, capture: Capture | None = None) -> Adapter:
         graphs.release()
         if isinstance(head, GraphedDiffusionHead):
             head.release()
+        if isinstance(capture, CudaGraphs):
+            capture.release()
 
     return model.replace(
         start=graphs.start,
