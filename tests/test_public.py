@@ -109,6 +109,19 @@ def test_import_has_no_side_effects(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_drawing_needs_no_compiler() -> None:
+    """To import torch's takes as long as a picture."""
+    code = """
+import sys, recap
+pipe = recap.load("flowers-mage")
+pipe.progress = False
+pipe(num_images=1, schedule=pipe.default_schedule(1, 0), seed=0)
+assert "torch._dynamo" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_command_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "recap", "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from recap.core.heads import CategoricalHead
 from recap.core.protocols import Selector
@@ -119,11 +120,24 @@ def tiny_tokenizer(config: Any) -> Any:
     return replace(config, channels=16, groups=8, multipliers=(1, 1, 2))
 
 
+class Shapes(TorchFunctionMode):
+    """Leaves out random values: on the device `meta` some of them would import torch's compiler, for seconds."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return (*args, *(kwargs or {}).values())[0]  # the tensor
+        return func(*args, **(kwargs or {}))
+
+
 def build(config: Config | TokenizerConfig, *, meta: bool = False) -> nn.Module:
     """A network of this size, in evaluation mode; with `meta`, shapes without memory."""
     for kind, net in [*((f.config, f.net) for f in FAMILIES.values()), *TOKENIZERS.values()]:
         if isinstance(config, kind):
-            with torch.device("meta" if meta else torch.get_default_device()):
+            if not meta:
+                return net(config).eval()
+            with torch.device("meta"), Shapes():
                 return net(config).eval()
     raise ValueError(f"{type(config).__name__} is not the configuration of a known model")
 
