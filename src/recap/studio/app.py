@@ -21,13 +21,14 @@ from recap.serving.guard import Escaped, Guard
 from recap.serving.limits import Refused
 from recap.serving.metrics import Metrics
 from recap.serving.work import Wish, schedule_of
-from recap.studio import schema
-from recap.studio.jobs import prepared
+from recap.studio import files, schema
+from recap.studio.jobs import plainly, prepared
 from recap.studio.limits import Limits
 from recap.studio.models import Shelf
 from recap.studio.paces import Paces
 from recap.studio.race import Pane
-from recap.studio.runs import Runs
+from recap.studio.results import RESULTS
+from recap.studio.runs import Runs, note
 from recap.studio.safety import Safety
 from recap.studio.stream import Streamed
 
@@ -65,14 +66,13 @@ class Studio:
 
     def warm_up(self) -> None:
         """Load the default model and draw with it a little, so that the first visitor need not wait for that."""
-        name = self.shelf.default
-        asked = schema.Generate(full=2, local=1, compare=False)
-        for _ in range(2):  # what the first one takes says nothing
-            (lane,) = prepared(self.shelf, self.limits, asked).lanes
-            pane = Pane(lane, self.shelf.pipeline(name))
+        for full, local in ((1, 0), (3, 3)):  # what the first one takes says nothing
+            asked = schema.Generate(full=full, local=local, compare=False)
+            job = prepared(self.shelf, self.limits, asked)
+            pane = Pane(job.lanes[0], self.shelf.pipeline(job.entry.name))
             for _ in pane.steps:
                 pass
-        self.paces.see(name, pane)
+        note(self.paces, job.entry, pane)
 
     @property
     def runs(self) -> Runs:
@@ -170,6 +170,27 @@ def create_app(studio: Studio, hosts: Collection[str] = ()) -> FastAPI:
         """Draw a part of a picture anew, and tell of every sub-step."""
         return await streamed(studio, asked)
 
+    @app.get("/api/runs/{run}/{name}")
+    async def kept(run: str, name: str) -> Response:
+        """A finished run as a file."""
+        record = studio.runs.kept.find(run)
+        if record is None or name not in files.TYPES:
+            raise Refused(
+                404,
+                "run",
+                f"of this run there is no {name[:60]!r}: only the latest finished runs are kept, "
+                f"as {', '.join(files.TYPES)}; draw it again",
+            )
+        content = await studio.aside(files.made, record, name)
+        studio.runs.kept.trim()
+        disposition = f'attachment; filename="recap-{run}-{name}"'
+        return Response(content, media_type=files.TYPES[name], headers={"Content-Disposition": disposition})
+
+    @app.get("/api/results")
+    async def results() -> Response:
+        """Published quality and time of the models that come with the package."""
+        return Response(RESULTS.read_bytes(), media_type="application/json")
+
     handle_errors(app)
     paths = {route.path: set(route.methods or ()) for route in app.routes if isinstance(route, Route)}
     app.add_middleware(Guard, limits=limits, metrics=Metrics(), token=None, paths=paths)
@@ -186,15 +207,17 @@ async def streamed(studio: Studio, asked: schema.Generate) -> Response:
 
 def cost(studio: Studio, asked: schema.Plan) -> dict[str, Any]:
     """The cost of one image with the schedule that is asked for."""
-    entry = studio.shelf.entry(asked.model)
-    schedule = schedule_of(entry.blank, asked.wish(), studio.limits)
-    planned = plan(entry.name, entry.blank.model.config, schedule)
-    told = planned.as_dict()
+    entry, wish = studio.shelf.entry(asked.model), asked.wish()
+    sizes = entry.blank.model.config
+    schedule = schedule_of(entry.blank, wish, studio.limits)
+    plain = schedule_of(entry.blank, plainly(wish, schedule), studio.limits)
+    told = plan(entry.name, sizes, schedule).as_dict()
     kept = ("full", "local", "plain", "groups", "flops", "flops_plain", "cache_bytes", "speedup")
+    seconds = [studio.paces.predicted(entry.name, sizes, each) for each in (plain, schedule)]
     return {
         **{name: told[name] for name in kept},
         "chain": asked.chain,
-        "seconds": studio.paces.predicted(entry.name, planned),
+        "seconds": None if None in seconds else dict(zip(("plain", "reused"), seconds, strict=True)),
     }
 
 

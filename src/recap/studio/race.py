@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,7 +33,8 @@ class Pane:
         self.clock = 0.0
         self.previews = Previews()
         self.pictures: list[Image.Image] = []
-        self.spent: Counter[str] = Counter()  # seconds by kind of evaluation, and of decoding
+        self.took = [0.0] * len(lane.kinds)  # seconds of each sub-step, all images together
+        self.decoding = 0.0
         self.steps = self._steps()
 
     def _steps(self) -> Iterator[list[Event]]:
@@ -52,7 +52,7 @@ class Pane:
         before = self.clock
         for frame in pipe.stream(**asked_of(self.pipe, rows)):
             clock = before + frame.seconds - (log.seconds if log is not None else 0.0)
-            self.spent[frame.evaluation] += clock - self.clock
+            self.took[frame.step - 1] += clock - self.clock
             self.clock = clock
             check_sound(works, frame)
             errors = None if log is None or frame.evaluation == "full" else latest(log, frame)
@@ -91,7 +91,7 @@ class Pane:
         sound = pixels.isfinite().flatten(1).all(dim=1).tolist()
         results = [finished(work, pixels[row : row + 1], sound[row]) for row, work in enumerate(works)]
         spent = now(self.pipe.device) - began
-        self.spent["decode"] += spent
+        self.decoding += spent
         pictures = []
         for result in results:
             if isinstance(result, Refused):

@@ -1,4 +1,4 @@
-"""What is kept of finished runs, and the files that are made of it."""
+"""What is kept of finished runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class Record:
 
     id: str
     job: Job
-    started: Event
     device: str
     dtype: str
     engine: str
@@ -40,6 +39,10 @@ class Record:
         pictures = sum(len(event["picture"] or b"") + len(event.get("cells", "")) for event in self.events)
         upload = self.job.upload
         return pictures + sum(map(len, self.files.values())) + (len(upload.image + upload.mask) if upload else 0)
+
+    def of(self, kind: str, pane: str) -> list[Event]:
+        """The events of a kind in a pane, in order."""
+        return [event for event in self.events if event["event"] == kind and event["pane"] == pane]
 
     def summary(self) -> dict[str, Any]:
         return {"run": self.id, "seconds": self.seconds, "speedup": self.speedup, "difference": self.difference}

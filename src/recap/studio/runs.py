@@ -18,7 +18,7 @@ from recap.serving.batching import closed
 from recap.serving.limits import Refused
 from recap.studio.jobs import Job
 from recap.studio.limits import Limits
-from recap.studio.models import Shelf
+from recap.studio.models import Entry, Shelf
 from recap.studio.paces import Paces
 from recap.studio.race import Event, Pane, race
 from recap.studio.record import Kept, Record, difference
@@ -149,15 +149,16 @@ class Runs:
             return None
         pipe = self.shelf.pipeline(job.entry.name)
         panes = [Pane(lane, pipe, drift=job.asked.drift) for lane in job.lanes]
-        record = Record(run.id, job, started(run), str(pipe.device), str(pipe.model.dtype), pipe.engine)
-        tell(record.started)
+        dtype = str(pipe.model.dtype).removeprefix("torch.")
+        record = Record(run.id, job, str(pipe.device), dtype, pipe.engine)
+        tell(started(run))
         for event in race(panes):
             if run.left:
                 return None
             record.events.append(event)
             tell(event)
         for pane in panes:
-            self.paces.see(job.entry.name, pane)
+            note(self.paces, job.entry, pane)
         record.seconds = {pane.lane.name: pane.clock for pane in panes}
         record.difference = difference([pane.pictures for pane in panes])
         return record
@@ -174,6 +175,13 @@ class Runs:
     def release(self) -> None:
         """Let the thread go, which stops at its next sub-step."""
         self._thread.shutdown(wait=True, cancel_futures=True)
+
+
+def note(paces: Paces, entry: Entry, pane: Pane) -> None:
+    """Remember how long a pane took, by the image."""
+    images = len(pane.lane.works)
+    took = [seconds / images for seconds in pane.took]
+    paces.see(entry.name, entry.blank.model.config, pane.lane.schedule, took, pane.decoding / images)
 
 
 def started(run: Run) -> Event:
