@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -18,7 +19,8 @@ LONGEST = 15.0  # seconds; longer runs are shown faster, and it is said how much
 HELD = 2.5  # seconds for the last frame
 MARGIN, GAP, BETWEEN = 20, 6, 24
 HEAD, FOOT = 40, 40  # pixels above and below the images of a pane
-ACCENT, TRACK = (37, 99, 235), (226, 228, 233)
+ACCENT, TRACK, WHITE = (37, 99, 235), (226, 228, 233), (255, 255, 255)
+VEIL = (round(GREY * 255),) * 3  # what is not decoded yet
 QUALITY = 80  # of WebP
 Picture = Image.Image
 
@@ -49,9 +51,17 @@ def animated(record: Record, form: str) -> bytes:
 
 
 def with_palette(frames: Sequence[Picture]) -> list[Picture]:
-    """Frames in the colours of the last one, which has them all; one palette for all keeps them from flickering."""
-    palette = frames[-1].quantize(255, Image.Quantize.MEDIANCUT)
-    return [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    """Frames in the same few colours, which keeps them from flickering; those of lettering and of grey are exact."""
+    exact = [WHITE, VEIL, INK, FAINT, ACCENT, TRACK]
+    few = [frames[round(place * (len(frames) - 1) / 3)] for place in range(4)]
+    width, height = frames[0].size
+    sample = Image.new("RGB", (width, height * len(few)))
+    for number, frame in enumerate(few):
+        sample.paste(frame, (0, number * height))
+    found = sample.quantize(256 - len(exact), Image.Quantize.MEDIANCUT).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*chain.from_iterable(exact), *found[: 3 * (256 - len(exact))]])
+    return [frame.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG) for frame in frames]
 
 
 def scenes(record: Record) -> Iterator[Picture]:
@@ -104,7 +114,7 @@ class Stage:
 
     def at(self, time: float, gain: str | None) -> Picture:
         """The picture at a time of the clocks; `gain` is what the reused pane won, once all is over."""
-        sheet = Image.new("RGB", self.size, "white")
+        sheet = Image.new("RGB", self.size, WHITE)
         draw = ImageDraw.Draw(sheet)
         for number, track in enumerate(self.tracks):
             left, top = MARGIN + number * (self.width + BETWEEN), MARGIN
@@ -127,12 +137,11 @@ class Stage:
 
     def _tiles(self, sheet: Picture, track: Track, corner: tuple[int, int], time: float) -> None:
         latest = {image: picture for clock, image, picture in track.shown if clock <= time}
-        grey = (round(GREY * 255),) * 3
         for image in range(track.images):
             row, column = divmod(image, self.columns)
             place = (corner[0] + column * (self.tile + GAP), corner[1] + row * (self.tile + GAP))
             picture = latest.get(image)
             if picture is None:
-                sheet.paste(grey, (*place, place[0] + self.tile, place[1] + self.tile))
+                sheet.paste(VEIL, (*place, place[0] + self.tile, place[1] + self.tile))
             else:
                 sheet.paste(picture.resize((self.tile, self.tile), Image.Resampling.LANCZOS), place)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import time
 
 from PIL import Image
 
+from recap.clock import now
 from recap.frames import Frame
 
 SHARE = 0.5  # of a lane's own clock that its previews may take
@@ -29,10 +29,10 @@ class Previews:
         """A picture of each of the first `images`, or nothing if that would take too long."""
         if not self.affordable(clock):
             return [None] * images
-        began = time.perf_counter()
+        began = now(frame.pipe.device)
         pictures = frame.pipe.preview(frame.tokens[:images], frame.masked[:images])
         files: list[bytes | None] = [webp(picture) for picture in pictures]
-        self.cost = time.perf_counter() - began
+        self.cost = now(frame.pipe.device) - began
         self.seconds += self.cost
         return files
 

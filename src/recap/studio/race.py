@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from PIL import Image
@@ -28,8 +28,12 @@ class Pane:
     other lane.
     """
 
-    def __init__(self, lane: Lane, pipe: Pipeline, *, drift: bool = False) -> None:
+    def __init__(
+        self, lane: Lane, pipe: Pipeline, *, drift: bool = False, watched: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Pictures of what is under way are made while it is `watched`."""
         self.lane, self.pipe, self.drift = lane, pipe, drift and lane.schedule.local > 0
+        self.watched = watched
         self.clock = 0.0
         self.previews = Previews()
         self.pictures: list[Image.Image] = []
@@ -59,7 +63,8 @@ class Pane:
             if frame.last:
                 yield self._finish(works, frame, errors)
             else:
-                pictures = self.previews.of(frame, len(works), self.clock)
+                unseen: list[bytes | None] = [None] * len(works)
+                pictures = self.previews.of(frame, len(works), self.clock) if self.watched() else unseen
                 yield self._frames(works, frame, pictures, errors)
 
     def _frames(

@@ -36,10 +36,9 @@ class Run:
         self.left = False  # nobody listens any more; looked at by the thread too
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
 
-    @property
-    def behind(self) -> bool:
-        """Whether the visitor reads more slowly than the run goes."""
-        return self._events.qsize() > BACKLOG
+    def watched(self) -> bool:
+        """Whether the visitor reads about as fast as the run goes."""
+        return self._events.qsize() <= BACKLOG
 
     def tell(self, event: Event) -> None:
         if not self.left:
@@ -148,7 +147,7 @@ class Runs:
         if run.left:
             return None
         pipe = self.shelf.pipeline(job.entry.name)
-        panes = [Pane(lane, pipe, drift=job.asked.drift) for lane in job.lanes]
+        panes = [Pane(lane, pipe, drift=job.asked.drift, watched=run.watched) for lane in job.lanes]
         dtype = str(pipe.model.dtype).removeprefix("torch.")
         record = Record(run.id, job, str(pipe.device), dtype, pipe.engine)
         tell(started(run))
