@@ -91,6 +91,40 @@ def test_the_same_files_as_recap_edit(models: Models, place: Path, family: str, 
     assert {frame["cells"].count("4") for frame in frames} == {16 - sum(panes["plain"]["tokens"])}
 
 
+@pytest.mark.parametrize("family", ["maskgit", "mar"])
+def test_where_images_are_drawn_together_the_same_are(
+    models: Models, place: Path, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    """As on a GPU: `recap sample` fills its batches up, `recap edit` does not, and kernels would tell."""
+    for module in ("recap.studio.race", "recap.distributed.drawing", "recap.distributed.sampling"):
+        monkeypatch.setattr(f"{module}.alone", lambda _: False)
+    batches = []
+
+    def load(folder: Path) -> Any:
+        pipe = recap.load(folder)
+        full = pipe.model.full
+
+        def noted(canvas: Any, *args: Any) -> Any:
+            batches.append(canvas.batch)
+            return full(canvas, *args)
+
+        pipe.model = pipe.model.replace(full=noted)
+        return pipe
+
+    both: Any = {"model": family, "num": 3, "labels": [3, 1], "full": 3, "local": 2}
+    steps = ["--model", str(models[family]), "--num", "3", "--labels", "3,1", "--full", "3", "--local", "2"]
+    events = drawn(studio(models, load), **both, drift=True)
+    assert set(batches) == {8}
+    assert pngs(events, "reused") == by_command("sample", *steps)
+    frames = [event for event in events if event["event"] == "frame" and event["pane"] == "reused"]
+    assert [(frame["step"], frame["image"]) for frame in frames] == [(s, i) for s in range(1, 6) for i in range(3)]
+    batches.clear()
+    events = drawn(studio(models, load), "/api/edit", **both, image=text("photo.png"), mask=text("mask.png"))
+    assert set(batches) == {3}
+    edit = ["edit", "--image", "photo.png", "--mask", "mask.png", "--fit", *steps]
+    assert pngs(events, "reused") == by_command(*edit)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_events_tell_the_whole_run(models: Models, family: str) -> None:
     started, *middle, done = drawn(studio(models), model=family, num=2, full=4, local=3, drift=True)

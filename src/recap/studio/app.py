@@ -44,6 +44,7 @@ TYPES = {
     ".webp": "image/webp",
     ".json": "application/json",
 }
+PATIENCE = 3.0  # seconds of a first evaluation; a model that takes more is not tried further before it is asked for
 SIDE_THREADS = 2  # that unpack pictures and make files beside the one that draws
 
 
@@ -66,13 +67,19 @@ class Studio:
 
     def warm_up(self) -> None:
         """Load the default model and draw with it a little, so that the first visitor need not wait for that."""
+        entry = self.shelf.entry(None)
+        room = min(self.limits.max_steps, entry.blank.model.num_tokens)
         for full, local in ((1, 0), (3, 3)):  # what the first one takes says nothing
             asked = schema.Generate(full=full, local=local, compare=False)
-            job = prepared(self.shelf, self.limits, asked)
-            pane = Pane(job.lanes[0], self.shelf.pipeline(job.entry.name))
+            if full + local > room:
+                break
+            pane = Pane(prepared(self.shelf, self.limits, asked).lanes[0], self.shelf.pipeline(entry.name))
             for _ in pane.steps:
                 pass
-        note(self.paces, job.entry, pane)
+            if local:
+                note(self.paces, entry, pane)
+            elif pane.clock > PATIENCE:
+                break
 
     @property
     def runs(self) -> Runs:
@@ -181,8 +188,10 @@ def create_app(studio: Studio, hosts: Collection[str] = ()) -> FastAPI:
                 f"of this run there is no {name[:60]!r}: only the latest finished runs are kept, "
                 f"as {', '.join(files.TYPES)}; draw it again",
             )
-        content = await studio.aside(files.made, record, name)
-        studio.runs.kept.trim()
+        if name not in record.files:
+            record.files[name] = await studio.aside(files.made, record, name)
+            studio.runs.kept.trim()
+        content = record.files[name]
         disposition = f'attachment; filename="recap-{run}-{name}"'
         return Response(content, media_type=files.TYPES[name], headers={"Content-Disposition": disposition})
 

@@ -26,14 +26,10 @@ TYPES = {
 
 
 def made(record: Record, name: str) -> bytes:
-    """A file of a record by its name; what takes a while to make is remembered."""
+    """A file of a record by its name."""
     if name == "run.json":
         return json.dumps(about(record), indent=2).encode() + b"\n"
-    if name == "images.zip":
-        return zipped(record)
-    if name not in record.files:
-        record.files[name] = animated(record, name.rpartition(".")[2])
-    return record.files[name]
+    return zipped(record) if name == "images.zip" else animated(record, name.rpartition(".")[2])
 
 
 def about(record: Record) -> dict[str, Any]:

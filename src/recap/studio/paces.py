@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -60,7 +61,7 @@ class Paces:
 
     def see(self, model: str, sizes: CostModel, schedule: Schedule, seconds: list[float], decode: float) -> None:
         """Learn from a finished run: seconds of each of its sub-steps, and of decoding, for one image."""
-        pace = self._paces.get(model, Pace())
+        pace = copy.deepcopy(self._paces.get(model, Pace()))  # whoever reads meanwhile sees the old one
         costs = list(step_costs(sizes, schedule))
         for kind, line in (("full", pace.full), ("local", pace.local)):
             pairs = zip(costs, seconds, strict=True)

@@ -26,7 +26,7 @@ class Record:
     events: list[Event] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     difference: list[float] | None = None
-    files: dict[str, bytes] = field(default_factory=dict)  # made of it so far
+    files: dict[str, bytes] = field(default_factory=dict)  # made of it so far; touched by the event loop alone
 
     @property
     def speedup(self) -> float | None:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from recap.memory import is_out_of_memory
 from recap.serving.batching import closed
 from recap.serving.limits import Refused
 from recap.studio.jobs import Job
@@ -131,9 +132,9 @@ class Runs:
             record = await loop.run_in_executor(self._thread, self._draw, run, tell)
         except Refused as refused:
             run.tell(problem(refused))
-        except Exception:
+        except Exception as error:
             log.exception("a run of %s with %s evaluations failed", run.job.entry.name, run.job.lanes[-1].schedule)
-            run.tell(problem(Refused(500, "failed", "the run failed; the server's log says why, try again")))
+            run.tell(problem(fault(error)))
         else:
             if record is not None:
                 await asyncio.sleep(0)  # what the thread sent last comes first
@@ -205,6 +206,13 @@ def started(run: Run) -> Event:
             for lane in job.lanes
         ],
     }
+
+
+def fault(error: Exception) -> Refused:
+    """What a visitor is told of an error; what it says is for the log."""
+    if is_out_of_memory(error):
+        return Refused(500, "memory", "memory did not suffice for this run; ask for fewer images")
+    return Refused(500, "failed", "the run failed; the server's log says why, try again")
 
 
 def problem(refused: Refused) -> Event:
