@@ -188,6 +188,7 @@ def test_models_are_told_from_their_configurations(models: Models) -> None:
     for name, model in by_name.items():
         assert (model["family"], model["side"], model["grid"], model["tokens"]) == (name, 8, 4, 16)
         assert (model["own"]["full"], model["own"]["local"], model["own"]["chain"]) == (6, 4, 1)
+    assert [model["own"]["guidance"] for model in answer["models"]] == [1.0, [1.0, 3.0], None]
 
 
 def test_few_models_stay_in_memory(models: Models) -> None:

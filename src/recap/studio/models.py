@@ -14,7 +14,7 @@ from torch import nn
 
 from recap.checkpoints.folder import config_from, read_config
 from recap.core.presets import usual_guidance
-from recap.core.schedule import Ramp
+from recap.core.schedule import Ramp, Schedule
 from recap.loading import read_parts
 from recap.models.zoo import build, family_of
 from recap.pipeline import Pipeline
@@ -41,11 +41,7 @@ class Entry:
     def about(self, limits: Limits) -> dict[str, Any]:
         """What `/api/models` says of it."""
         pipe = self.blank
-        own, chain = schedule_of(pipe, Wish(), limits), 1
-        chain = max(group.local for group in own) or chain
-        scale = pipe.sampling.guidance
-        usual = None if scale is None else usual_guidance(pipe.sampling.preset, scale)
-        guidance = list(usual) if isinstance(usual, Ramp) else usual
+        own = schedule_of(pipe, Wish(), limits)
         return {
             "name": self.name,
             "family": family_of(pipe.model.config).name,
@@ -54,8 +50,25 @@ class Entry:
             "side": pipe.side,
             "grid": self.grid,
             "tokens": pipe.model.num_tokens,
-            "own": {"full": own.full, "local": own.local, "chain": chain, "guidance": guidance},
+            "own": {
+                "full": own.full,
+                "local": own.local,
+                "chain": max(1, *(group.local for group in own)),
+                "guidance": scale_of(pipe, own),
+            },
         }
+
+
+def scale_of(pipe: Pipeline, own: Schedule) -> float | list[float] | None:
+    """The guidance of a model's own schedule: a number, or its values at the first and the last token."""
+    if not pipe.model.guidable:
+        return None
+    given = pipe.sampling.guidance
+    if given is not None:
+        scale = usual_guidance(pipe.sampling.preset, given)
+        return list(scale) if isinstance(scale, Ramp) else scale
+    last = own.steps[-1].guidance
+    return last if own.steps[0].guidance == last else [1.0, last]  # the ramps of the presets begin at 1
 
 
 class Shelf:

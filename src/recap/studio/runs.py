@@ -10,9 +10,8 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from recap.memory import is_out_of_memory
 from recap.serving.batching import closed
@@ -142,7 +141,7 @@ class Runs:
                 run.tell({"event": "done", **record.summary()})
         run.end()
 
-    def _draw(self, run: Run, tell: Any) -> Record | None:
+    def _draw(self, run: Run, tell: Callable[[Event], None]) -> Record | None:
         """In the thread: the whole run, or nothing if its visitor has left."""
         job = run.job
         if run.left:
