@@ -1,10 +1,11 @@
 // The settings of a run: model, classes, seed, schedule and options, in a form.
 
 import { Classes } from "./classes.js";
-import { parts, stamp } from "./dom.js";
+import { parts, say, stamp } from "./dom.js";
 import { Schedule } from "./schedule.js";
 
 const FIRST = "sunflower"; // to begin with, where a model knows it
+const KEYS = /Mac|iPhone|iPad/.test(navigator.userAgent) ? "⌘ ↵" : "Ctrl ↵";
 const FAMILIES = { maskgit: "MaskGIT", mage: "MAGE", mar: "MAR" };
 
 export class Controls {
@@ -27,7 +28,7 @@ export class Controls {
     this.part("dice").addEventListener("click", () => (seed.value = Math.floor(Math.random() * 100_000)));
     this.form.elements.colours.addEventListener("change", ({ target }) => colours(target.checked));
     this.part("go-text").textContent = verb;
-    this.part("go-key").textContent = /Mac|iPhone|iPad/.test(navigator.userAgent) ? "⌘ ↵" : "Ctrl ↵";
+    this.part("go-key").textContent = KEYS;
     this.take(this.model);
     this.classes.choose([this.classes.names.indexOf(FIRST)].filter((label) => label >= 0));
   }
@@ -85,6 +86,10 @@ export class Controls {
     };
   }
 
+  problem(text) {
+    say(this.part("problem"), text);
+  }
+
   status(text) {
     this.part("status").textContent = text;
   }
@@ -92,7 +97,7 @@ export class Controls {
   /** Turns the button into one that cancels, and back. */
   running(on) {
     this.part("go-text").textContent = on ? "Cancel" : this.verb;
-    this.part("go-key").textContent = on ? "Esc" : /Mac|iPhone|iPad/.test(navigator.userAgent) ? "⌘ ↵" : "Ctrl ↵";
+    this.part("go-key").textContent = on ? "Esc" : KEYS;
     this.part("go").classList.toggle("cancel", on);
   }
 }

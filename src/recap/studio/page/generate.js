@@ -19,6 +19,9 @@ export function generate(view, about, { finished }) {
     if (controls.objection) throw new Problem(controls.objection);
     return controls.request();
   };
-  const run = new Run("/api/generate", controls, stage, { request, finished: () => finished(stage) });
+  const run = new Run("/api/generate", controls, stage, {
+    request,
+    finished: () => finished(stage),
+  });
   return { controls, run };
 }

@@ -25,10 +25,12 @@ export class Keep {
         ),
       ),
     );
+    this.run = run;
     say(this.part("download-error"), null);
     this.part("commands").hidden = true;
     try {
       const { commands } = await get(`/api/runs/${run}/run.json`);
+      if (this.run !== run) return; // another one has finished meanwhile
       this.part("commands-list").replaceChildren(...Object.entries(commands).map(([pane, words]) => command(pane, words)));
       this.part("commands-about").textContent = editing
         ? "The same on the command line, with the picture and the mask that are in the ZIP:"

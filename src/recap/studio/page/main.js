@@ -13,8 +13,8 @@ async function start() {
   tabs.start();
   const about = await get("/api/models");
   at("version").textContent = about.version;
-  const editing = edit(at("edit"), about);
-  const generating = generate(at("generate"), about, { finished: (stage) => editing.offer(stage) });
+  const editing = edit(at("view-edit"), about);
+  const generating = generate(at("view-generate"), about, { finished: (stage) => editing.offer(stage) });
   const views = { generate: generating, edit: editing };
 
   document.addEventListener("keydown", (event) => {

@@ -26,6 +26,7 @@ export class Run {
     this.stage.clear();
     this.controls.running(true);
     this.controls.status("Starting");
+    this.controls.problem(null);
     try {
       const body = await this.request();
       for await (const event of events(this.path, body, going.signal)) await this.take(event);
@@ -33,19 +34,25 @@ export class Run {
       if (stopped(error)) this.controls.status("Cancelled.");
       else {
         this.controls.status("");
-        this.stage.problem(error.message);
+        this.controls.problem(error.message);
       }
       this.stage.halt();
     } finally {
-      this.going = null;
-      this.controls.running(false);
+      if (this.going === going) this.rest();
     }
+  }
+
+  /** Ready for the next run. */
+  rest() {
+    this.going = null;
+    this.controls.running(false);
   }
 
   async take(event) {
     if (event.event === "queued") {
       const ahead = event.position - 1;
-      this.controls.status(ahead ? `In the queue: ${plural(ahead, "run")} before yours` : "In the queue: yours is next");
+      const before = ahead ? `${plural(ahead, "other")} before yours` : "yours is next";
+      this.controls.status(`Position ${event.position} in the queue: ${before}`);
     } else if (event.event === "started") {
       this.controls.status(event.panes.length > 1 ? "Both runs are under way" : "The run is under way");
       this.stage.begin(event);
@@ -54,11 +61,12 @@ export class Run {
     } else if (event.event === "image") {
       await this.stage.final(event);
     } else if (event.event === "done") {
+      this.rest();
       const all = Object.values(event.seconds);
       this.controls.status(event.speedup ? `Finished: reused was ${times(event.speedup)} as fast.` : `Finished in ${seconds(all[0])}.`);
-      await this.stage.finish(event);
-      this.controls.schedule.again();
       this.finished(event);
+      this.controls.schedule.again();
+      await this.stage.finish(event);
     }
   }
 }

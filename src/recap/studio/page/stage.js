@@ -1,7 +1,7 @@
 // Where runs are watched: two panes, what came of them, and what can be taken away.
 
 import { Compare } from "./compare.js";
-import { calm, make, parts, say, stamp } from "./dom.js";
+import { calm, make, parts, stamp } from "./dom.js";
 import { chart } from "./drift.js";
 import { seconds, times } from "./format.js";
 import { Pane } from "./pane.js";
@@ -63,7 +63,7 @@ export class Stage {
   /** Makes room for a run that is about to start. */
   clear() {
     cancelAnimationFrame(this.playing);
-    say(this.part("problem"), null);
+    this.part("panes").removeAttribute("aria-busy");
   }
 
   begin(event) {
@@ -89,8 +89,9 @@ export class Stage {
 
   /** Ends a run that was stopped: what is there stays. */
   halt() {
+    if (!this.part("panes").classList.contains("live")) return;
     this.part("panes").classList.remove("live");
-    if (this.used) this.tell(null, "Stopped before the end.");
+    this.tell(null, "Stopped before the end.");
   }
 
   async finish(event) {
@@ -102,10 +103,13 @@ export class Stage {
     else this.tell(seconds(Object.values(spent)[0]), `for ${this.run.images === 1 ? "the image" : `${this.run.images} images`}`);
     this.part("replay").hidden = this.part("after").hidden = false;
     this.part("compare").hidden = !both;
-    if (both) await this.compare.set(plain.finals, reused.finals, event.difference, this.run.side);
     this.part("drift").hidden = !this.measured;
     if (this.measured) this.drift(reused ?? plain);
-    await this.keep.set(event.run, this.editing);
+    const side = this.run.side;
+    await Promise.all([
+      both && this.compare.set(plain.finals, reused.finals, event.difference, side),
+      this.keep.set(event.run, this.editing),
+    ]);
   }
 
   drift(pane) {
@@ -118,7 +122,8 @@ export class Stage {
 
   /** Both runs again, in the time of their clocks. */
   replay() {
-    cancelAnimationFrame(this.playing);
+    this.clear();
+    this.part("panes").setAttribute("aria-busy", "true");
     const panes = [...this.panes.values()];
     const end = Math.max(...panes.map((pane) => pane.seconds));
     const pace = Math.max(1, end / LONGEST);
@@ -128,13 +133,9 @@ export class Stage {
       const at = (Math.max(0, now - began) / 1000) * pace;
       for (const pane of panes) pane.rewind(at);
       if (at < end) this.playing = requestAnimationFrame(step);
+      else this.clear();
     };
     this.playing = requestAnimationFrame(step);
-  }
-
-  problem(message) {
-    this.halt();
-    say(this.part("problem"), message);
   }
 }
 

@@ -1,7 +1,8 @@
 // The views: tabs that follow the arrow keys and the address.
 
 const tabs = [...document.querySelectorAll('.tabs [role="tab"]')];
-const names = tabs.map((tab) => tab.getAttribute("aria-controls"));
+// the address has other names than the elements, or the browser would jump to them, past the tabs
+const names = tabs.map((tab) => tab.getAttribute("aria-controls").replace("view-", ""));
 
 export const shown = () => names[tabs.findIndex((tab) => tab.getAttribute("aria-selected") === "true")];
 
@@ -11,7 +12,7 @@ export function show(name, { focus = false } = {}) {
   tabs.forEach((tab, index) => {
     tab.setAttribute("aria-selected", String(index === at));
     tab.tabIndex = index === at ? 0 : -1;
-    document.getElementById(names[index]).hidden = index !== at;
+    document.getElementById(tab.getAttribute("aria-controls")).hidden = index !== at;
   });
   if (focus) tabs[at].focus();
   if (location.hash !== `#${names[at]}`) history.replaceState(null, "", `#${names[at]}`);
