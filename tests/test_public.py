@@ -126,7 +126,7 @@ def test_command_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "recap", "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stdout.startswith("usage: recap")
-    assert all(command in done.stdout for command in ("sample", "verify", "plan", "convert", "models"))
+    assert all(command in done.stdout for command in ("sample", "studio", "verify", "plan", "convert", "models"))
 
 
 def imported(path: Path) -> set[str]:
@@ -158,7 +158,8 @@ def test_imports_are_seen() -> None:
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_every_module_can_be_imported(path: Path) -> None:
     parts = path.relative_to(SOURCE).with_suffix("").parts
-    if parts[0] == "serving" and not imported(path).isdisjoint({"fastapi", "uvicorn", "pydantic", "starlette"}):
-        pytest.importorskip("fastapi", reason="this module needs the extra serve")
+    serving = parts[0] == "serving" and imported(path) & {"fastapi", "uvicorn", "pydantic", "starlette"}
+    if serving or parts[0] == "studio":
+        pytest.importorskip("fastapi", reason="this module needs the extra serve or demo")
     if parts[-1] != "__main__":
         importlib.import_module(".".join(["recap", *parts]).removesuffix(".__init__"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,20 +27,25 @@ class Parts:
     about: About
 
 
-def read_parts(folder: Path, tokenizer: nn.Module | str | Path | None) -> Parts:
+def read_parts(
+    folder: Path,
+    tokenizer: nn.Module | str | Path | None = None,
+    *,
+    read: Callable[[str | Path], nn.Module] = load_pretrained,
+) -> Parts:
     """The network of a folder and its tokenizer: the given one, else the one it names or has inside."""
     config = read_config(folder)
     if config["family"] not in FAMILIES:
         raise CheckpointError(f"{folder} holds a {config['family']}, which is a tokenizer; give a model's folder")
     about = read_about(folder, config)
-    net = load_pretrained(folder)
+    net = read(folder)
     if tokenizer is None:
         beside = folder / "tokenizer" if (folder / "tokenizer" / CONFIG).is_file() else None
         tokenizer = about.tokenizer or beside
     if isinstance(tokenizer, str) and not Path(tokenizer).is_dir():
         tokenizer = weights.find(tokenizer) or tokenizer
     if isinstance(tokenizer, str | Path):
-        tokenizer = load_pretrained(tokenizer)
+        tokenizer = read(tokenizer)
     return Parts(net, tokenizer, config.get("setting"), about)
 
 

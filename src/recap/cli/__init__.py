@@ -20,6 +20,7 @@ from recap.cli import (
     report,
     sample,
     serve,
+    studio,
     sweep,
     train,
     verify,
@@ -33,6 +34,7 @@ SHOWN = 2000  # characters of a message; it may quote a file that has no end
 COMMANDS = (
     sample,
     edit,
+    studio,
     serve,
     fill,
     evaluate,

@@ -9,16 +9,10 @@ sample ...` several share the work. A run that was stopped goes on when the same
 from __future__ import annotations
 
 import argparse
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import PIL
-import torch
-
-import recap
 from recap import weights
 from recap.checkpoints import hub
 from recap.cli.options import (
@@ -54,6 +48,7 @@ from recap.models.zoo import TOKENIZER_SIZES, build, randomize, tiny_tokenizer
 from recap.pictures import grid
 from recap.pipeline import Pipeline
 from recap.timing import warm_up
+from recap.versions import versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +278,5 @@ def record(
         "device": args.device,
         "evaluations": result.evaluations,
         "seconds": result.seconds,
-        "versions": {
-            "recap": recap.__version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "pillow": PIL.__version__,
-        },
+        "versions": versions(),
     }

@@ -5,6 +5,7 @@ A multiply-add counts as two operations; norms, activations and softmax are not 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -80,20 +81,39 @@ def logit_bytes(drawn: int, codes: int, rows: tuple[int, int], itemsize: int) ->
     return drawn * codes * (branches * (itemsize + 4) + 4 * 4 * images)
 
 
-def run_cost(model: CostModel, schedule: Schedule) -> Cost:
-    """What grouped decoding with `schedule` costs for one image."""
-    full = local = head = 0
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Operations of one sub-step for one image, all guidance branches: its evaluation, and what the head draws."""
+
+    kind: str  # "full" or "local"
+    evaluation: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        return self.evaluation + self.head
+
+
+def step_costs(model: CostModel, schedule: Schedule) -> Iterator[StepCost]:
+    """What every sub-step of grouped decoding with `schedule` costs for one image, in turn."""
     for context, group in schedule.contexts():
         branches = 2 if group.guided else 1
         first, *others = group.steps
-        full += branches * model.full_flops(context)
-        head += branches * _first_draw(model, schedule, context, first)
+        head = branches * _first_draw(model, schedule, context, first)
+        yield StepCost("full", branches * model.full_flops(context), head)
         decoded = context + first.tokens
         for step in others:
-            local += (1 if step.borrow else branches) * model.local_flops(context, decoded, step.rows or group.tokens)
-            head += branches * model.draw_flops(step.tokens, step.head_steps)
+            rows = model.local_flops(context, decoded, step.rows or group.tokens)
+            head = branches * model.draw_flops(step.tokens, step.head_steps)
+            yield StepCost("local", (1 if step.borrow else branches) * rows, head)
             decoded += step.tokens
-    return Cost(full, local, head)
+
+
+def run_cost(model: CostModel, schedule: Schedule) -> Cost:
+    """What grouped decoding with `schedule` costs for one image."""
+    steps = list(step_costs(model, schedule))
+    full, local = (sum(step.evaluation for step in steps if step.kind == kind) for kind in ("full", "local"))
+    return Cost(full, local, sum(step.head for step in steps))
 
 
 def plain_cost(model: CostModel, schedule: Schedule) -> Cost:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from recap.clock import now
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead, guided
@@ -39,9 +40,10 @@ class ErrorLog:
     """Errors of local evaluations, image by image, under the sub-step at which they were made."""
 
     def __init__(self, model: Adapter, schedule: Schedule) -> None:
-        self.model, self.size = model, schedule.tokens
+        self.model, self.size = model, schedule.known + schedule.tokens
+        self.seconds = 0.0  # that comparing has taken
         self.steps: dict[int, tuple[int, int, Step]] = {}  # by tokens decoded: number, rows renewed, step
-        number = decoded = 0
+        number, decoded = 0, schedule.known
         for group in schedule:
             for index, step in enumerate(group.steps):
                 number += 1
@@ -54,7 +56,9 @@ class ErrorLog:
         """The model's local evaluation, compared on the side."""
         features = self.model.local(canvas, cache, rows, wanted)
         _, _, step = self.steps[canvas.decoded]
+        began = now(self.model.device)
         self.errors[canvas.decoded].append(evaluation_error(self.model, canvas, features, wanted, step.guidance))
+        self.seconds += now(self.model.device) - began
         return features
 
     def rows(self) -> list[LocalError]:

@@ -123,14 +123,21 @@ def verdict(sweep: Sweep) -> str:
     return " ".join(words)
 
 
+def conditions(about: Mapping[str, Any]) -> str:
+    """How a sweep was measured, and on what."""
+    machine = about["machine"]
+    return (
+        f"{about['num']:,} images a point against {about['reference']}, batch {about['batch']}, {about['dtype']}, "
+        f"engine {about.get('engine', 'eager')}, on {machine['device']}, torch {machine['torch']}, {machine['date']}"
+    )
+
+
 def section(sweep: Sweep, pictures: Mapping[str, str], against: Sequence[Mapping[str, Any]] = ()) -> str:
     """Everything about one model."""
-    about, machine = sweep.about, sweep.about["machine"]
+    about = sweep.about
     title = f"## {about['model']} ({FAMILY_NAMES.get(about['family'], about['family'])})"
     how = (
-        f"{about['num']:,} images a point against {about['reference']}, batch {about['batch']}, {about['dtype']}, "
-        f"engine {about.get('engine', 'eager')}, "
-        f"on {machine['device']}, torch {machine['torch']}, {machine['date']}. "
+        f"{conditions(about)}. "
         f"Sampling: `{json.dumps(about['sampling'])}`. "
         f"`u` is the number of groups without local evaluations at the start."
     )

@@ -9,10 +9,8 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Body, Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
 from fastapi.security import HTTPBearer
-from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 import recap
@@ -20,7 +18,8 @@ from recap.models.zoo import family_of
 from recap.planning import plan
 from recap.serving import schema
 from recap.serving.answers import TYPES, form_of, numbers, packed
-from recap.serving.guard import Escaped, Guard, answer
+from recap.serving.errors import handle_errors
+from recap.serving.guard import Escaped, Guard
 from recap.serving.limits import Refused, picture
 from recap.serving.metrics import CONTENT_TYPE
 from recap.serving.openapi import DRAWN, METRICS, about, examples, failures, tightened
@@ -28,7 +27,6 @@ from recap.serving.service import Service
 from recap.serving.work import Work, labels_of, schedule_of, start_of
 
 ALL = (400, 406, 408, 413, 415, 422, 429, 500, 503, 504)
-SHOWN = 3  # mistakes of a request that are named at a time
 
 
 def create_app(service: Service, token: str | None = None) -> FastAPI:
@@ -96,10 +94,7 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
         """Draw a part of a picture anew."""
         return await drawn(service, asked, request, edited)
 
-    app.add_exception_handler(Refused, refused)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, elsewhere)
-    app.add_exception_handler(Exception, broken)
+    handle_errors(app)
     paths = {route.path: set(route.methods or ()) for route in app.routes if isinstance(route, Route)}
     app.add_middleware(Guard, limits=service.limits, metrics=service.metrics, token=token, paths=paths)
     drawn_by, steps = service.pipe.model, min(service.limits.max_steps, service.pipe.model.num_tokens)
@@ -193,44 +188,3 @@ def gone(request: Request) -> Callable[[], Awaitable[None]]:
             pass
 
     return left
-
-
-async def refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    return answer(error)
-
-
-async def invalid(_: Request, error: Exception) -> Response:
-    """What is wrong with the form of a request: where, what came, what was expected."""
-    assert isinstance(error, RequestValidationError)
-    mistakes = error.errors()
-    if any(mistake["type"] == "json_invalid" for mistake in mistakes):
-        reason = mistakes[0].get("ctx", {}).get("error", "")
-        return answer(Refused(400, "json", f"the body is no JSON ({reason}); send an object"))
-    said = [
-        f"{'.'.join(map(ascii_of, mistake['loc']))} is {ascii(mistake.get('input'))[:80]}: {mistake['msg']}"
-        for mistake in mistakes[:SHOWN]
-    ]
-    return answer(Refused(422, "form", f"{'; '.join(said)}; /openapi.json describes every field"))
-
-
-def ascii_of(part: object) -> str:
-    return ascii(part).strip("'")[:80]
-
-
-async def elsewhere(_: Request, error: Exception) -> Response:
-    """Paths and methods that there are not, and bodies that could not be read."""
-    assert isinstance(error, HTTPException)
-    messages = {
-        400: ("json", "the body could not be read as JSON; send an object, not too deep and without huge numbers"),
-        404: ("path", "there is nothing here; /openapi.json lists all paths"),
-        405: ("method", "this path does not take this method; /openapi.json lists what it takes"),
-    }
-    code, message = messages.get(error.status_code, ("refused", str(error.detail)))
-    response = answer(Refused(error.status_code, code, message))
-    response.headers.update(error.headers or {})
-    return response
-
-
-async def broken(_: Request, error: Exception) -> Response:
-    return answer(Refused(500, "failed", "the server failed on this request; its log says why, try again later"))

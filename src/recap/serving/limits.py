@@ -39,15 +39,18 @@ class Limits:
     max_body: int = 2**23  # bytes of one request
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not (0 < value < math.inf):
-                raise ValueError(f"--{field.name.replace('_', '-')} is {value}; it must be a positive number")
+        self.check_positive()
         if self.max_images > self.queue:
             raise ValueError(
                 f"--max-images is {self.max_images} but only {self.queue} may wait; "
                 f"raise --queue or lower --max-images"
             )
+
+    def check_positive(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (0 < value < math.inf):
+                raise ValueError(f"--{field.name.replace('_', '-')} is {value}; it must be a positive number")
 
 
 def picture(text: str, name: str, most: int) -> Image.Image:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from collections.abc import Awaitable, Callable
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from recap.serving.app import create_app
 from recap.serving.service import Service
 
 MARGIN = 5.0  # seconds for answers to be sent after the time of grace
+Close = Callable[[], Awaitable[None]]
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which after a signal finishes accepted work and returns what cannot be finished in time."""
+    """uvicorn, which after a signal lets `close` end the work that is under way."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, close: Close) -> None:
         super().__init__(config)
-        self.service = service
+        self.close = close
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal asks for an orderly end, another SIGINT for one at once."""
@@ -29,27 +32,35 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        closing = asyncio.create_task(self.service.close(self.service.limits.grace))
+        closing = asyncio.ensure_future(self.close())
         await super().shutdown(sockets)
         await asyncio.wait({closing}, timeout=0 if self.force_exit else None)
 
 
 def serve(service: Service, host: str, port: int, *, token: str | None = None) -> None:
-    """Serve until a signal comes; says where once it listens."""
+    """Serve until a signal comes; says where once it listens. Accepted work is finished, within the time of grace."""
+    with bound(host, port) as listener:
+        print(f"{service.name}: listening on {address(listener)}", flush=True)
+        grace = service.limits.grace
+        listen(create_app(service, token), listener, lambda: service.close(grace), grace)
+
+
+def listen(app: FastAPI, listener: socket.socket, close: Close, grace: float) -> None:
+    """Run an application until a signal comes; `close` then has `grace` seconds to end what is under way."""
     config = uvicorn.Config(
-        create_app(service, token),
-        host=host,
-        port=port,
+        app,
         log_level="warning",
         access_log=False,
-        timeout_graceful_shutdown=int(service.limits.grace + MARGIN),
+        timeout_graceful_shutdown=int(grace + MARGIN),
         server_header=False,
     )
-    with bound(host, port) as listener:
-        where = listener.getsockname()
-        name = f"[{where[0]}]" if ":" in where[0] else where[0]
-        print(f"{service.name}: listening on http://{name}:{where[1]}", flush=True)
-        Server(config, service).run([listener])
+    Server(config, close).run([listener])
+
+
+def address(listener: socket.socket) -> str:
+    """What to type into a browser."""
+    host, port, *_ = listener.getsockname()
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def bound(host: str, port: int) -> socket.socket:

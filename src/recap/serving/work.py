@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from PIL import Image
@@ -151,27 +152,31 @@ def draw(pipe: Pipeline, works: Sequence[Work], batch: int, wanted: Wanted) -> I
 
 def draw_lot(pipe: Pipeline, works: Sequence[Work], size: int, wanted: Wanted) -> list[Result]:
     """At most `size` images, drawn together."""
-    schedule = works[0].schedule
     rows = [*works, *[works[-1]] * (size - len(works))]
-    known = None
-    if schedule.known:
-        starts = [work.start for work in rows if work.start is not None]
-        tokens = torch.cat([tokens_of(pipe, start) for start in starts])
-        known = Known(tokens, torch.cat([start.masked for start in starts]).to(pipe.device))
-    labels = [work.label for work in rows if work.label is not None]
-    steps = pipe.canvases(
-        labels or None,
-        num_images=None if labels else len(rows),
-        schedule=schedule,
-        generator=[image_generators(work.seed, [work.index])[0] for work in rows],
-        known=known,
-    )
+    steps = pipe.canvases(**asked_of(pipe, rows))
     canvas = followed(steps, lambda: any(map(wanted, works)))
     if canvas is None:
         return [Refused(499, "left", "nobody waited for this image any more")] * len(works)
     pixels = pipe.decode(canvas.raster(), "pt")  # (B, 3, H, W)
     sound = canvas.sound.tolist()
     return [finished(work, pixels[row : row + 1], sound[row]) for row, work in enumerate(works)]
+
+
+def asked_of(pipe: Pipeline, works: Sequence[Work]) -> dict[str, Any]:
+    """What a pipeline is asked for, to draw works that share a schedule together."""
+    schedule, known = works[0].schedule, None
+    if schedule.known:
+        starts = [work.start for work in works if work.start is not None]
+        tokens = torch.cat([tokens_of(pipe, start) for start in starts])
+        known = Known(tokens, torch.cat([start.masked for start in starts]).to(pipe.device))
+    labels = [work.label for work in works if work.label is not None]
+    return {
+        "labels": labels or None,
+        "num_images": None if labels else len(works),
+        "schedule": schedule,
+        "generator": [image_generators(work.seed, [work.index])[0] for work in works],
+        "known": known,
+    }
 
 
 def followed(steps: Iterable[Canvas], wanted: Callable[[], bool]) -> Canvas | None:

@@ -1,0 +1,82 @@
+// One image of a pane: its picture pixel by pixel, and above it the tokens in colours.
+
+import { make } from "./dom.js";
+
+const [MASKED, TARGET, DRAWN, CONTEXT, KNOWN] = [0, 1, 2, 3, 4];
+export const CELLS = [
+  { cell: MASKED, name: "masked", about: "still masked" },
+  { cell: TARGET, name: "target", about: "in the target set" },
+  { cell: DRAWN, name: "drawn", about: "just decoded" },
+  { cell: CONTEXT, name: "context", about: "context" },
+  { cell: KNOWN, name: "known", about: "known before" },
+];
+
+const colours = () => {
+  const style = getComputedStyle(document.documentElement);
+  return CELLS.map(({ name }) => style.getPropertyValue(`--cell-${name}`).trim());
+};
+
+export class Tile {
+  constructor({ side, grid, caption, name }) {
+    this.side = side;
+    this.grid = grid;
+    this.picture = make("canvas", { class: "picture", width: side, height: side, role: "img", "aria-label": name });
+    this.cover = make("canvas", { class: "cells", "aria-hidden": "true" });
+    this.box = make("div", { class: "layers" }, this.picture, this.cover);
+    this.figure = make("figure", {}, this.box, ...(caption ? [make("figcaption", {}, caption)] : []));
+    this.asked = this.drawn = 0;
+    this.cells = "0".repeat(grid * grid);
+    new ResizeObserver(() => this.paint()).observe(this.box);
+  }
+
+  /** Shows a picture (a file; null keeps the one before) and its cells; what was asked for earlier never comes later. */
+  async show(file, cells) {
+    const turn = ++this.asked;
+    const bitmap = file && (await createImageBitmap(file));
+    if (turn < this.drawn) return;
+    this.drawn = turn;
+    if (bitmap) this.put(bitmap);
+    this.cells = cells;
+    this.paint();
+  }
+
+  put(bitmap) {
+    const context = this.picture.getContext("2d");
+    context.clearRect(0, 0, this.side, this.side);
+    context.drawImage(bitmap, 0, 0, this.side, this.side);
+    this.box.classList.add("seen");
+    bitmap.close();
+  }
+
+  /** Draws the cells at the resolution of the screen. */
+  paint() {
+    const size = Math.round(this.box.clientWidth * devicePixelRatio);
+    if (!size) return;
+    if (this.cover.width !== size) this.cover.width = this.cover.height = size;
+    const context = this.cover.getContext("2d");
+    context.clearRect(0, 0, size, size);
+    const colour = colours();
+    const edge = (at) => Math.round((at * size) / this.grid);
+    const gap = size / this.grid > 9 ? Math.max(1, Math.round(devicePixelRatio)) : 0;
+    for (let at = 0; at < this.cells.length; at++) {
+      const cell = Number(this.cells[at]);
+      if (cell === CONTEXT) continue;
+      const [column, row] = [at % this.grid, Math.floor(at / this.grid)];
+      const [left, top, right, bottom] = [edge(column), edge(row), edge(column + 1), edge(row + 1)];
+      context.fillStyle = colour[cell];
+      if (cell === KNOWN) {
+        const corner = Math.max(2, (right - left) / 4);
+        context.beginPath();
+        context.moveTo(left, top);
+        context.lineTo(left + corner, top);
+        context.lineTo(left, top + corner);
+        context.fill();
+      } else context.fillRect(left, top, right - left - gap, bottom - top - gap);
+    }
+  }
+
+  /** Takes the colours away, or brings them back. */
+  fade(faded) {
+    this.box.classList.toggle("faded", faded);
+  }
+}
