@@ -76,26 +76,33 @@ class Frame:
 
 def frames_of(pipe: Pipeline, canvases: Iterable[Canvas], schedule: Schedule) -> Iterator[Frame]:
     """A frame for every sub-step of a run, which goes on only when the next one is asked for."""
-    steps = [(number, index, group) for number, group in enumerate(schedule, 1) for index in range(len(group.steps))]
     seconds, began = 0.0, now(pipe.device)
-    start = schedule.known
-    for place, (canvas, (number, index, group)) in enumerate(zip(canvases, steps, strict=True), 1):
+    for (place, canvas), _ in zip(enumerate(canvases, 1), schedule.steps, strict=True):
         seconds += now(pipe.device) - began
-        if index == 0:
-            start = canvas.decoded - group.steps[0].tokens
-        yield Frame(
-            step=place,
-            group=number,
-            evaluation="local" if index else "full",
-            decoded=canvas.decoded,
-            seconds=seconds,
-            tokens=canvas.raster(),
-            cells=cells_of(canvas, schedule.known, group.steps[index].tokens, start + group.tokens),
-            sound=canvas.sound.clone(),
-            schedule=schedule,
-            pipe=pipe,
-        )
+        yield frame_of(pipe, canvas, schedule, place, seconds)
         began = now(pipe.device)
+
+
+def frame_of(pipe: Pipeline, canvas: Canvas, schedule: Schedule, step: int, seconds: float) -> Frame:
+    """The frame of a canvas after `step` sub-steps of a schedule."""
+    places = [
+        (number, index, start, group)
+        for number, (start, group) in enumerate(schedule.contexts(), 1)
+        for index in range(len(group.steps))
+    ]
+    number, index, start, group = places[step - 1]
+    return Frame(
+        step=step,
+        group=number,
+        evaluation="local" if index else "full",
+        decoded=canvas.decoded,
+        seconds=seconds,
+        tokens=canvas.raster(),
+        cells=cells_of(canvas, schedule.known, group.steps[index].tokens, start + group.tokens),
+        sound=canvas.sound.clone(),
+        schedule=schedule,
+        pipe=pipe,
+    )
 
 
 @torch.inference_mode()
