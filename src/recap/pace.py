@@ -32,11 +32,13 @@ class Pace:
         self._last = self._began - least
 
     def due(self, what: str) -> bool:
+        """Whether it is time for another look, and there is time for this."""
+        return self.clock() - self._last >= self.least and self.affords(what)
+
+    def affords(self, what: str) -> bool:
         """Whether showing this now keeps within the share."""
-        now, cost = self.clock(), self._costs.get(what, 0.0)
-        if now - self._last < self.least:
-            return False
-        return self.spent + cost <= self.share * (now - self._began + cost)
+        cost = self._costs.get(what, 0.0)
+        return self.spent + cost <= self.share * (self.clock() - self._began + cost)
 
     @contextmanager
     def showing(self, what: str) -> Iterator[None]:
@@ -46,5 +48,6 @@ class Pace:
             yield
         finally:
             self._last = self.clock()
-            self.spent += self._last - began
-            self._costs[what] = self._last - began
+            took = self._last - began
+            self.spent += took
+            self._costs[what] = (self._costs.get(what, took) + took) / 2

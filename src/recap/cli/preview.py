@@ -150,7 +150,7 @@ class Preview:
         seconds = time.perf_counter() - self._mark - (self.pace.spent - self._shown)
         self._drawn += len(numbers)
         shown = list(pictures[:SHOWN])
-        if shown:
+        if shown and (self.pace.affords("finished") or self.numbers[-1] + 1 == self.num):
             with self.pace.showing("finished"):
                 self._draw(
                     lambda layout: [finished(picture, layout.tile) for picture in shown],

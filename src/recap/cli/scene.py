@@ -44,16 +44,15 @@ class Layout:
 
 def layout_of(columns: int, lines: int, images: int, earlier: int = 0) -> Layout:
     """The largest pictures of a batch that a terminal has room for, with small ones of `earlier` images beside."""
-    rows = min(LARGEST // 2, lines - 3)  # a timeline, a line of text, and the one where the cursor waits
+    rows = min(LARGEST // 2, lines - 4)  # a timeline, a line of text, what is said at the end, a prompt
     if rows < LEAST // 2:
         return Layout(timeline=lines > 2)
     width, height = columns - 1, 2 * rows
     best = Layout()
     for across in range(1, images + 1):
         down = -(-images // across)
-        tile = min(
-            LARGEST, (width - GAP * (across - 1)) // across, (height - GAP * (down - 1)) // down // 2 * 2
-        )  # an odd height would end within a line
+        room = min((width + GAP) // across, (height + GAP) // down) - GAP
+        tile = min(LARGEST, room) // 2 * 2  # an odd height would end within a line
         if tile > best.tile:
             best = Layout(tile, across)
     if best.tile < LEAST:

@@ -88,7 +88,7 @@ class Screen:
     def _show(self) -> None:
         """Give the cursor back; an escape character ends whatever sequence an interruption may have cut."""
         if self._hidden:
-            self._write(RESET + END + SHOW)
+            self._write(f"{RESET}{END}\r{LINE}{SHOW}")
         self._hidden = False
 
     def _write(self, text: str) -> None:
