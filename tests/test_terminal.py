@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from recap import Cell, cosine
-from recap.cli.scene import LARGEST, SHOWN, around, duration, layout_of, scaled, scene, status, unfinished
+from recap.cli.scene import LARGEST, SHOWN, duration, layout_of, scene, status
 from recap.cli.screen import Screen
 from recap.core.schedule import Schedule
 from recap.pace import Pace
+from recap.painting import around, scaled, unfinished
 from recap.terminal import LOCAL, Colours, Look, Mark, Sheet, lines_of, look_of, nearest, timeline, width_of
 from tests.vt import Terminal
 

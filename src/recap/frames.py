@@ -59,6 +59,13 @@ class Frame:
         return self.step == self.steps
 
     @property
+    def position(self) -> str:
+        """Which evaluation it comes from, as in "local 17 of 32"."""
+        if self.evaluation == "full":
+            return f"full {self.group} of {self.schedule.full}"
+        return f"local {self.step - self.group} of {self.schedule.local}"  # every group before has its full one
+
+    @property
     def masked(self) -> Tensor:
         """True where nothing is decoded yet (B, N)."""
         return self.cells <= Cell.TARGET
@@ -67,6 +74,13 @@ class Frame:
     def images(self) -> list[Image.Image]:
         """The pictures so far, grey where nothing is decoded; the last frame's are those of the finished run."""
         return self.pipe.preview(self.tokens, self.masked)
+
+    def __repr__(self) -> str:
+        batch, tokens = self.cells.shape
+        return (
+            f"<Frame {self.step} of {self.steps}: {self.position}, {self.decoded} of {tokens} tokens of "
+            f"{batch} image{'s' * (batch > 1)} decoded in {self.seconds:.2f} s>"
+        )
 
     def _repr_png_(self) -> bytes:
         """What a notebook shows of it."""

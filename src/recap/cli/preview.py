@@ -18,12 +18,9 @@ from recap.cli.scene import (
     Layout,
     coloured,
     duration,
-    finished,
     layout_of,
-    position,
     scene,
     status,
-    unfinished,
 )
 from recap.cli.screen import Screen
 from recap.clock import now
@@ -34,6 +31,7 @@ from recap.distributed.stopping import stoppable
 from recap.frames import Cell, Frame, frame_of
 from recap.memory import is_out_of_memory, release
 from recap.pace import Pace
+from recap.painting import finished, unfinished
 from recap.pipeline import Pipeline
 from recap.terminal import Look, Sheet, lines_of, look_of, timeline
 
@@ -140,7 +138,7 @@ class Preview:
                     for shown, own, seen in zip(self.pictures, cells, self.pictured, strict=True)
                 ],
                 step,
-                [(position(frame), 0), (f"decoded {frame.decoded}/{cells.shape[1]}", 2)],
+                [(frame.position, 0), (f"decoded {frame.decoded}/{cells.shape[1]}", 2)],
                 seconds,
                 frame.evaluation,
             )
