@@ -11,7 +11,6 @@ from typing import Any, Self
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from recap import editing
 from recap.checkpoints import CheckpointError, save_pretrained
@@ -29,7 +28,8 @@ from recap.labels import find_class
 from recap.loading import check_pair, model_folder, read_parts
 from recap.models.adapter import Adapter
 from recap.models.zoo import adapt, usual_setting
-from recap.showing import captions_of, gallery, images_line, pictures_of, pipeline_line, tokens_line
+from recap.progress import tqdm
+from recap.showing import captions_of, gallery, images_line, pictures_of, pipeline_lines, tokens_line
 from recap.tokenizers import KLVAE, VQGAN
 from recap.tokenizers.images import check_square, to_grid
 
@@ -199,7 +199,7 @@ class Pipeline:
         return tuple(self.class_names[i] if self.class_names else f"class {i}" for i in labels.tolist())
 
     def __repr__(self) -> str:
-        return pipeline_line(self)
+        return pipeline_lines(self)
 
     def __call__(
         self,

@@ -109,19 +109,25 @@ def captions_of(names: Sequence[str] | None, count: int) -> list[str]:
     return [""] * count if names is None else [escape(name) for name in names[:count]]
 
 
-def pipeline_line(pipe: Pipeline) -> str:
-    """What a pipeline is made of."""
-    model, tokenizer = pipe.model, pipe.tokenizer
+def pipeline_lines(pipe: Pipeline) -> str:
+    """What a pipeline is made of, in a few lines."""
+    model, tokens = pipe.model, f"{pipe.model.num_tokens} tokens"
     millions = sum(parameter.numel() for parameter in model.module.parameters()) / 1e6
     classes = f", {model.classes} classes" if model.classes else ""
-    parts = [f"{type(model.module).__name__} of {millions:.1f} M parameters{classes}"]
-    tokens = f"{model.num_tokens} tokens"
-    if isinstance(tokenizer, KLVAE | VQGAN) and math.isqrt(model.num_tokens) ** 2 == model.num_tokens:
-        tokens = f"{pipe.side}x{pipe.side} pixels from {tokens}"
-    parts.append(f"{tokens} {'without a' if tokenizer is None else 'by its'} tokenizer")
+    if pipe.tokenizer is None:
+        images = f"{tokens}, no tokenizer"
+    else:
+        fits = isinstance(pipe.tokenizer, KLVAE | VQGAN) and math.isqrt(model.num_tokens) ** 2 == model.num_tokens
+        side = f"{pipe.side}x{pipe.side} pixels from " if fits else ""
+        images = f"{side}{tokens} by {type(pipe.tokenizer).__name__}"
     try:
-        parts.append(f"{pipe.schedule or pipe.default_schedule()} evaluations")
-    except ValueError:
-        parts.append("no schedule that fits by default")
-    parts.append(f"{pipe.engine} on {pipe.device} in {str(model.dtype).removeprefix('torch.')}")
-    return f"<Pipeline: {'; '.join(parts)}>"
+        schedule = f"{pipe.schedule or pipe.default_schedule()} evaluations"
+    except ValueError:  # a model of few tokens
+        schedule = "none that fits by default"
+    parts = {
+        "model": f"{type(model.module).__name__} of {millions:.1f} M parameters{classes}",
+        "images": images,
+        "schedule": f"{schedule}, {type(pipe.selector).__name__}",
+        "runs": f"on {pipe.device} in {str(model.dtype).removeprefix('torch.')}, {pipe.engine}",
+    }
+    return "\n".join(["Pipeline(", *(f"  {name}: {text}" for name, text in parts.items()), ")"])
