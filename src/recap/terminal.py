@@ -168,11 +168,12 @@ def _shades(sheet: Sheet, look: Look) -> list[str]:
 def timeline(schedule: Schedule, step: int, width: int, look: Look) -> str:
     """The evaluations of a run in at most `width` characters, full ones high and local ones low; `step` are done.
 
-    Where there are more of them than characters, one stands for several that follow each other.
+    Where there are more of them than characters, one stands for several that follow each other; where there are
+    few, each takes several.
     """
     kinds = [index == 0 for group in schedule for index in range(len(group.steps))]
     count = len(kinds)
-    size = min(count, width)
+    size, wide = min(count, width), max(1, width // count)
     parts, now = [], ""
     for column in range(size):
         first, last = column * count // size, (column + 1) * count // size
@@ -180,11 +181,11 @@ def timeline(schedule: Schedule, step: int, width: int, look: Look) -> str:
         done = step > first
         if look.colours is Colours.NONE:
             sign = ("·" if look.blocks else ".") if not done else LEVELS[round(1 + 4 * share)]
-            parts.append(sign if look.blocks or not done else "#" if share > 0.5 else "=")
+            parts.append(wide * (sign if look.blocks or not done else "#" if share > 0.5 else "="))
             continue
         mixed = [round(share * full + (1 - share) * local) for full, local in zip(FULL, LOCAL, strict=True)]
         colour = look.paint(mixed if done else FAINT)
-        parts.append(("" if colour == now else colour) + LEVELS[round(1 + 4 * share)])
+        parts.append(("" if colour == now else colour) + wide * LEVELS[round(1 + 4 * share)])
         now = colour
     return "".join(parts) + (RESET if now else "")
 

@@ -20,6 +20,7 @@ from recap.cli.scene import (
     duration,
     layout_of,
     scene,
+    span,
     status,
 )
 from recap.cli.screen import Screen
@@ -190,7 +191,8 @@ class Preview:
         text = [] if sheet is None else lines_of(sheet, self.look)
         width = columns - 1
         if layout.timeline:
-            text.append(timeline(self.schedule, step, width, self.look))
+            across = min(width, max(span(layout.tile, layout.across), len(self.schedule.steps)))
+            text.append(timeline(self.schedule, step, across, self.look))
         said = [(self.title, 6), *self._which(), *parts, (duration(seconds), 3), (self._left(step), 4)]
         line = status(said, width)
         if evaluation is not None:
