@@ -49,9 +49,6 @@ class Look:
     colours: Colours
     blocks: bool = True  # whether its encoding has block characters
 
-    def dim(self, text: str) -> str:
-        return text if self.colours is Colours.NONE else f"{self.paint(FAINT)}{text}{RESET}"
-
     def paint(self, colour: Sequence[int]) -> str:
         """The sequence that lets text have a colour; nothing where there are none."""
         if self.colours is Colours.NONE:
