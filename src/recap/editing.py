@@ -16,6 +16,7 @@ from recap.core.schedule import Ramp, Schedule
 from recap.images import Picture, as_type, batch_of, masks_of, token_mask
 from recap.inputs import Generators, Labels, generators_of, labels_of
 from recap.models.adapter import Adapter
+from recap.showing import captions_of, gallery, images_line, mask_html, pictures_of, tokens_line
 
 if TYPE_CHECKING:
     from recap.pipeline import Callback, Pipeline
@@ -40,6 +41,22 @@ class Edited:
     tokens: Tensor  # (B, N) ids or (B, N, C) latents
     masked: Tensor  # (B, N) True where a token was drawn anew
     schedules: tuple[Schedule, ...]  # one for each image
+    names: tuple[str, ...] | None = None  # what each was to show, where the model has classes
+
+    def __repr__(self) -> str:
+        drawn = sorted(set(self.masked.sum(dim=1).tolist()))
+        many = f"{drawn[0]}" if len(drawn) == 1 else f"{drawn[0]} to {drawn[-1]}"
+        what = f"{images_line(self.images, self.tokens)}, {many} of {tokens_line(self.tokens)} drawn anew"
+        return f"<Edited: {what}, {' and '.join(dict.fromkeys(map(str, self.schedules)))} evaluations>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: the images, and in blue which of their tokens were drawn anew."""
+        pictures = pictures_of(self.images, self.tokens)
+        captions = [
+            f"{mask_html(masked)} {caption or 'drawn anew'}"
+            for masked, caption in zip(self.masked, captions_of(self.names, len(pictures)), strict=False)
+        ]
+        return gallery(pictures, captions, repr(self)[1:-1], len(self.tokens))
 
 
 def edit(
@@ -109,7 +126,7 @@ def edit(
             white = masks.unsqueeze(1).to(result.device)
             result = torch.where(white, result, repeated(pixels, batch).to(result.device))
         result = as_type(result, output_type)
-    return Edited(result, tokens, masked, schedules) if return_dict else (result,)
+    return Edited(result, tokens, masked, schedules, pipe.names_of(checked)) if return_dict else (result,)
 
 
 def start_of(

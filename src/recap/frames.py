@@ -59,6 +59,13 @@ class Frame:
         return self.step == self.steps
 
     @property
+    def position(self) -> str:
+        """Which evaluation it comes from, as in "local 17 of 32"."""
+        if self.evaluation == "full":
+            return f"full {self.group} of {self.schedule.full}"
+        return f"local {self.step - self.group} of {self.schedule.local}"  # every group before has its full one
+
+    @property
     def masked(self) -> Tensor:
         """True where nothing is decoded yet (B, N)."""
         return self.cells <= Cell.TARGET
@@ -68,6 +75,13 @@ class Frame:
         """The pictures so far, grey where nothing is decoded; the last frame's are those of the finished run."""
         return self.pipe.preview(self.tokens, self.masked)
 
+    def __repr__(self) -> str:
+        batch, tokens = self.cells.shape
+        return (
+            f"<Frame {self.step} of {self.steps}: {self.position}, {self.decoded} of {tokens} tokens of "
+            f"{batch} image{'s' * (batch > 1)} decoded in {self.seconds:.2f} s>"
+        )
+
     def _repr_png_(self) -> bytes:
         """What a notebook shows of it."""
         grid(self.images).save(file := io.BytesIO(), "PNG")
@@ -76,26 +90,33 @@ class Frame:
 
 def frames_of(pipe: Pipeline, canvases: Iterable[Canvas], schedule: Schedule) -> Iterator[Frame]:
     """A frame for every sub-step of a run, which goes on only when the next one is asked for."""
-    steps = [(number, index, group) for number, group in enumerate(schedule, 1) for index in range(len(group.steps))]
     seconds, began = 0.0, now(pipe.device)
-    start = schedule.known
-    for place, (canvas, (number, index, group)) in enumerate(zip(canvases, steps, strict=True), 1):
+    for (place, canvas), _ in zip(enumerate(canvases, 1), schedule.steps, strict=True):
         seconds += now(pipe.device) - began
-        if index == 0:
-            start = canvas.decoded - group.steps[0].tokens
-        yield Frame(
-            step=place,
-            group=number,
-            evaluation="local" if index else "full",
-            decoded=canvas.decoded,
-            seconds=seconds,
-            tokens=canvas.raster(),
-            cells=cells_of(canvas, schedule.known, group.steps[index].tokens, start + group.tokens),
-            sound=canvas.sound.clone(),
-            schedule=schedule,
-            pipe=pipe,
-        )
+        yield frame_of(pipe, canvas, schedule, place, seconds)
         began = now(pipe.device)
+
+
+def frame_of(pipe: Pipeline, canvas: Canvas, schedule: Schedule, step: int, seconds: float) -> Frame:
+    """The frame of a canvas after `step` sub-steps of a schedule."""
+    places = [
+        (number, index, start, group)
+        for number, (start, group) in enumerate(schedule.contexts(), 1)
+        for index in range(len(group.steps))
+    ]
+    number, index, start, group = places[step - 1]
+    return Frame(
+        step=step,
+        group=number,
+        evaluation="local" if index else "full",
+        decoded=canvas.decoded,
+        seconds=seconds,
+        tokens=canvas.raster(),
+        cells=cells_of(canvas, schedule.known, group.steps[index].tokens, start + group.tokens),
+        sound=canvas.sound.clone(),
+        schedule=schedule,
+        pipe=pipe,
+    )
 
 
 @torch.inference_mode()

@@ -11,7 +11,6 @@ from typing import Any, Self
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from recap import editing
 from recap.checkpoints import CheckpointError, save_pretrained
@@ -29,6 +28,8 @@ from recap.labels import find_class
 from recap.loading import check_pair, model_folder, read_parts
 from recap.models.adapter import Adapter
 from recap.models.zoo import adapt, usual_setting
+from recap.progress import tqdm
+from recap.showing import captions_of, gallery, images_line, pictures_of, pipeline_lines, tokens_line
 from recap.tokenizers import KLVAE, VQGAN
 from recap.tokenizers.images import check_square, to_grid
 
@@ -44,6 +45,16 @@ class Output:
     images: Any
     tokens: Tensor  # (B, N) ids or (B, N, C) latents
     schedule: Schedule
+    names: tuple[str, ...] | None = None  # what each image was to show, where the model has classes
+
+    def __repr__(self) -> str:
+        line = f"{images_line(self.images, self.tokens)}, {tokens_line(self.tokens)}, {self.schedule} evaluations"
+        return f"<Output: {line}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: the images and what they were to show."""
+        pictures = pictures_of(self.images, self.tokens)
+        return gallery(pictures, captions_of(self.names, len(pictures)), repr(self)[1:-1], len(self.tokens))
 
 
 class Pipeline:
@@ -187,6 +198,15 @@ class Pipeline:
         """The number of a class by its name, or by a part of it that only one class has."""
         return find_class(name, self.class_names, self.model.classes)
 
+    def names_of(self, labels: Tensor | None) -> tuple[str, ...] | None:
+        """The names of classes by their numbers, where there are classes."""
+        if labels is None:
+            return None
+        return tuple(self.class_names[i] if self.class_names else f"class {i}" for i in labels.tolist())
+
+    def __repr__(self) -> str:
+        return pipeline_lines(self)
+
     def __call__(
         self,
         labels: Labels | None = None,
@@ -228,7 +248,7 @@ class Pipeline:
         with self.bar(schedule, len(schedule.steps)) as bar:
             tokens = self.follow(steps, bar, callback_on_step_end)
         images = self.decode(tokens, output_type)
-        return Output(images, tokens, schedule) if return_dict else (images,)
+        return Output(images, tokens, schedule, self.names_of(checked)) if return_dict else (images,)
 
     edit = editing.edit
 

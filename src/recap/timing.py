@@ -37,14 +37,24 @@ class Stopwatch:
         self.device = device
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.calls: Counter[str] = Counter()
+        self._paused = 0.0
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
         """Add the time of a `with` block to a phase."""
-        began = now(self.device)
+        began = now(self.device) - self._paused
         yield
-        self.seconds[phase] += now(self.device) - began
+        self.seconds[phase] += now(self.device) - self._paused - began
         self.calls[phase] += 1
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Let the time of a `with` block count nowhere."""
+        began = now(self.device)
+        try:
+            yield
+        finally:
+            self._paused += now(self.device) - began
 
     def around(self, phase: str, call: Callable[P, R], /) -> Callable[P, R]:
         """`call`, measured; a selection without the draws of the head that it asks for."""

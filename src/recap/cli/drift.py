@@ -17,7 +17,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from recap.cli.options import add_engine, add_model, add_schedule, schedule_of
-from recap.cli.sample import Request, labels_of, pipeline_of
+from recap.cli.records import Request
+from recap.cli.sample import labels_of, pipeline_of
 from recap.core.decode import check_fit
 from recap.core.noise import image_generators
 from recap.core.schedule import Schedule

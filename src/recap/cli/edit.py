@@ -15,10 +15,13 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from recap.cli.options import add_engine, add_model, add_schedule
-from recap.cli.sample import Request, add_sampling, labels_of, name_of, pipeline_of, record, sampling_of
+from recap.cli.preview import add_preview, previews
+from recap.cli.records import Request, record
+from recap.cli.sample import add_sampling, labels_of, name_of, pipeline_of, sampling_of
 from recap.cli.sheets import Drawn
 from recap.core.noise import image_generators
 from recap.core.schedule import Schedule
+from recap.distributed.drawing import Audience
 from recap.files import write_json
 from recap.images import PLACES, box_mask, fit, keep_mask, marked, masks_of, open_picture, token_mask
 from recap.pictures import Row, comparison
@@ -45,6 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--paste", action="store_true", help="put the pixels that are not drawn anew back")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
     parser.add_argument("--out", default="edited", metavar="DIR", help="folder to write into (default edited)")
+    add_preview(parser)
     add_schedule(parser)
     add_sampling(parser)
 
@@ -76,10 +80,12 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     asked: dict[str, Any] = {"init": before, "strength": args.strength} if mask is None else {"mask": mask}
-    result = draw(pipe, schedule, request, image, asked, args.paste)
+    names = None if labels is None else [name_of(pipe, label) for label in labels]
+    with previews(args.preview, pipe, request.num, names=names, before=image) as preview:
+        result = draw(pipe, schedule, request, image, asked, args.paste, preview(f"editing {schedule}", schedule))
     for index, edited in enumerate(result.images):
         edited.save(out / f"{index:06d}.png")
-    strip(image, masked, result.images, pipe, labels, f"{shown}  {schedule}").save(out / "strip.png")
+    strip(image, masked, result.images, names, f"{shown}  {schedule}").save(out / "strip.png")
     about = record(args, pipe, shown, schedule, request, result)
     about["edit"] = {
         "image": args.image,
@@ -96,26 +102,43 @@ def run(args: argparse.Namespace) -> int:
 
 
 def draw(
-    pipe: Pipeline, schedule: Schedule, request: Request, image: Image.Image, asked: dict[str, Any], paste: bool
+    pipe: Pipeline,
+    schedule: Schedule,
+    request: Request,
+    image: Image.Image,
+    asked: dict[str, Any],
+    paste: bool,
+    audience: Audience | None = None,
 ) -> Drawn:
-    """All versions, batch by batch, and where the time went."""
+    """All versions, batch by batch, and where the time went; an audience takes the place of the progress bar."""
     pipe, watch = timed(pipe)
     pipe.progress = False
     images: list[Image.Image] = []
     batches = request.batches()
-    with tqdm(total=len(batches) * len(schedule.steps), desc=f"editing {schedule}", unit="step") as bar:
+    total, hidden = len(batches) * len(schedule.steps), audience is not None
+    with tqdm(total=total, desc=f"editing {schedule}", unit="step", disable=hidden) as bar:
         for indices in batches:
+
+            def after(_: Pipeline, step: int, decoded: int, values: dict[str, Any], own: range = indices) -> None:
+                bar.update()
+                if audience is not None:
+                    with watch.pause():
+                        audience.step(own, step + 1, values["canvas"])
+
             options: dict[str, Any] = {
                 **request.of(indices),
                 "schedule": schedule,
                 "generator": image_generators(request.seed, indices),
-                "callback_on_step_end": lambda *_: bar.update(),
+                "callback_on_step_end": after,
             }
             with watch.measure("total"):
                 if "mask" in asked:
-                    images += pipe.edit(image, asked["mask"], **options, paste=paste).images
+                    drawn = pipe.edit(image, asked["mask"], **options, paste=paste).images
                 else:
-                    images += pipe(**options, **asked).images
+                    drawn = pipe(**options, **asked).images
+            images += drawn
+            if audience is not None:
+                audience.done(indices, drawn)
     return Drawn(images, watch.seconds, {phase: watch.calls[phase] for phase in ("full", "local")})
 
 
@@ -165,11 +188,11 @@ def count_of(strength: float, tokens: int) -> int:
 
 
 def strip(
-    image: Image.Image, masked: Any, images: list[Image.Image], pipe: Pipeline, labels: list[int] | None, title: str
+    image: Image.Image, masked: Any, images: list[Image.Image], names: list[str] | None, title: str
 ) -> Image.Image:
     """Before, what is drawn anew, and after, side by side."""
-    first, names = [image], ["before"]
+    first, above = [image], ["before"]
     if masked is not None:
-        first, names = [*first, marked(image, masked)], [*names, "drawn anew"]
-    after = ["after"] * len(images) if labels is None else [f"after: {name_of(pipe, label)}" for label in labels]
-    return comparison([Row([*first, *images], title)], [*names, *after])
+        first, above = [*first, marked(image, masked)], [*above, "drawn anew"]
+    after = ["after"] * len(images) if names is None else [f"after: {name}" for name in names]
+    return comparison([Row([*first, *images], title)], [*above, *after])

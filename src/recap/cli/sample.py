@@ -9,8 +9,7 @@ sample ...` several share the work. A run that was stopped goes on when the same
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from recap import weights
@@ -29,12 +28,13 @@ from recap.cli.options import (
     schedule_of,
     selector_of,
 )
+from recap.cli.preview import add_preview, previews
+from recap.cli.records import Request, identity, record
 from recap.cli.sheets import Drawn, compare, draw_plain, save, shown_images
 from recap.core.decode import check_fit
 from recap.core.noise import image_generators, image_seed
 from recap.core.presets import Sampling
 from recap.core.schedule import Schedule
-from recap.distributed.fingerprint import fingerprint, short_digest
 from recap.distributed.folder import FORMATS, ImageFolder
 from recap.distributed.plans import RANDOM, even_labels, random_labels, read_labels, spread_labels
 from recap.distributed.ranks import Ranks
@@ -48,27 +48,6 @@ from recap.models.zoo import TOKENIZER_SIZES, build, randomize, tiny_tokenizer
 from recap.pictures import grid
 from recap.pipeline import Pipeline
 from recap.timing import warm_up
-from recap.versions import versions
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Which images to draw: their labels if there are any, the seed they share, and how many at a time."""
-
-    num: int
-    labels: list[int] | None
-    seed: int
-    batch: int
-
-    def batches(self) -> list[range]:
-        """The indices of the images of each batch."""
-        return [range(first, min(first + self.batch, self.num)) for first in range(0, self.num, self.batch)]
-
-    def of(self, indices: Sequence[int]) -> dict[str, Any]:
-        """What the pipeline is asked for these images."""
-        if self.labels is None:
-            return {"num_images": len(indices)}
-        return {"labels": [self.labels[index] for index in indices]}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,6 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compare", action="store_true", help="draw the same with plain decoding in as many steps, side by side"
     )
+    add_preview(parser)
     add_schedule(parser)
     add_sampling(parser)
 
@@ -120,18 +100,22 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--compare has nothing to compare: {schedule} evaluations are plain decoding; add --local")
     folder = ImageFolder(args.out, args.format, num, identity(args, pipe, schedule, request))
     job = Job(schedule, num, args.seed, batch, request.of)
-    plain = None
-    if args.compare:
-        first = request.batches()[0]
-        warm_up(pipe, schedule, request.of(first), image_generators(request.seed, first))
-        plain = draw_plain(pipe, replace(job, schedule=plain_version(args, pipe, schedule)))
+    names = None if labels is None else [name_of(pipe, label) for label in labels]
 
     def about(index: int) -> dict[str, Any]:
         own = {} if labels is None else {"label": labels[index]}
         return {"seed": image_seed(args.seed, index), **own}
 
     name = f"{'reused' if schedule.local else 'plain'} {schedule}"
-    report = sample_all(pipe, job, folder, ranks, about=about, overwrite=args.overwrite, name=name)
+    plain = None
+    drawing = previews(args.preview and ranks.first, pipe, num, names=names, processes=ranks.world)
+    with drawing as preview:
+        if args.compare:
+            first, other = request.batches()[0], plain_version(args, pipe, schedule)
+            warm_up(pipe, schedule, request.of(first), image_generators(request.seed, first))
+            plain = draw_plain(pipe, replace(job, schedule=other), preview(f"plain {other}", other))
+        seen = preview(name, schedule)
+        report = sample_all(pipe, job, folder, ranks, about=about, overwrite=args.overwrite, name=name, audience=seen)
     if report is None:
         return 0  # the first process says it all
     result = Drawn(shown_images(folder), report.seconds, report.evaluations)
@@ -147,30 +131,9 @@ def run(args: argparse.Namespace) -> int:
     rest = "" if report.drawn == num else f", {report.drawn} of them now"
     print(f"{shown}: {what}{rest} in {seconds / ranks.world:.2f} s -> {target}")
     if plain is not None and result.images:
-        names = None if labels is None else [name_of(pipe, label) for label in labels]
         known["compare"] = compare(folder.path, schedule, names, plain, result)
     write_json(folder.path / "run.json", known)
     return 0
-
-
-def identity(args: argparse.Namespace, pipe: Pipeline, schedule: Schedule, request: Request) -> dict[str, Any]:
-    """All that the images hang on: what a run must share with an earlier one to go on with it."""
-    steps = schedule.steps
-    return {
-        "weights": fingerprint(pipe.model.module, pipe.tokenizer),
-        "evaluations": str(schedule),
-        "guidance": [steps[0].guidance, steps[-1].guidance],
-        "temperature": [steps[0].token_temperature, steps[-1].token_temperature],
-        "schedule": short_digest(schedule),
-        "order": f"{type(pipe.selector).__name__} {short_digest(getattr(pipe.selector, 'positions', None))}",
-        "num": request.num,
-        "seed": request.seed,
-        "labels": None if request.labels is None else short_digest(request.labels),
-        "dtype": args.dtype,
-        "device": pipe.device.type,
-        "engine": args.engine,
-        "format": args.format,
-    }
 
 
 def planned_labels(args: argparse.Namespace, pipe: Pipeline) -> list[int] | None:
@@ -250,33 +213,3 @@ def labels_of(text: str | None, num: int, pipe: Pipeline) -> list[int] | None:
 
 def name_of(pipe: Pipeline, label: int) -> str:
     return pipe.class_names[label] if pipe.class_names else f"class {label}"
-
-
-def record(
-    args: argparse.Namespace, pipe: Pipeline, shown: str, schedule: Schedule, request: Request, result: Drawn
-) -> dict[str, Any]:
-    """Everything needed to draw the same again, and what it took."""
-    labels, steps = request.labels, schedule.steps
-    return {
-        "model": shown,
-        "labels": labels,
-        "class_names": None if labels is None or not pipe.class_names else [pipe.class_names[i] for i in labels],
-        "seed": request.seed,
-        "seeds": [image_seed(request.seed, index) for index in range(request.num)],
-        "batch": request.batch,
-        "sampling": pipe.sampling.as_dict(),
-        "full": schedule.full,
-        "local": schedule.local,
-        "plain": schedule.plain,
-        "order": args.order,
-        "tokens": list(schedule.sizes),
-        "guidance": [steps[0].guidance, steps[-1].guidance],
-        "temperature": [steps[0].token_temperature, steps[-1].token_temperature],
-        "choice_temperature": [steps[0].choice_temperature, steps[-1].choice_temperature],
-        "head_steps": sorted({step.head_steps for step in steps}, reverse=True),
-        "dtype": args.dtype,
-        "device": args.device,
-        "evaluations": result.evaluations,
-        "seconds": result.seconds,
-        "versions": versions(),
-    }

@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image
 
 from recap.core.schedule import Schedule
-from recap.distributed.drawing import draw, failure, fitting_for
+from recap.distributed.drawing import Audience, draw, failure, fitting_for
 from recap.distributed.folder import ImageFolder
 from recap.distributed.sampling import Job
 from recap.files import written_whole
@@ -41,7 +41,7 @@ def shown_images(folder: ImageFolder) -> list[Image.Image]:
     return pictures
 
 
-def draw_plain(pipe: Pipeline, job: Job) -> Drawn:
+def draw_plain(pipe: Pipeline, job: Job, audience: Audience | None = None) -> Drawn:
     """The images of a job by plain decoding, of which only those are kept that are shown."""
     pipe, watch = timed(pipe)
     pipe.progress = False
@@ -49,7 +49,7 @@ def draw_plain(pipe: Pipeline, job: Job) -> Drawn:
     fitting = fitting_for(pipe, job.batch)
     for first in range(0, job.num, job.batch):
         numbers = range(first, min(first + job.batch, job.num))
-        drawn = draw(pipe, job.asked, job.schedule, job.seed, numbers, fitting, watch)
+        drawn = draw(pipe, job.asked, job.schedule, job.seed, numbers, fitting, watch, audience=audience)
         if drawn.failed:
             raise failure(drawn.failed, job.seed, "nothing can be compared")
         images = [*images, *drawn.pictures()][:MOST]

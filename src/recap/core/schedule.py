@@ -13,6 +13,7 @@ from itertools import accumulate, count
 from typing import NamedTuple, TypedDict, Unpack
 
 from recap.core.counts import cosine_counts, counts_from, group_lengths, linear_counts, power_counts
+from recap.core.timeline import timeline_html
 
 SOLVERS = ("ancestral", "ddim", "dpm")  # of diffusion heads
 
@@ -129,6 +130,24 @@ class Schedule:
 
     def __str__(self) -> str:
         return f"{self.full}+{self.local}" if self.local else f"{self.full}"
+
+    def __repr__(self) -> str:
+        first, last = (self.steps[place].guidance for place in (0, -1))
+        parts = [
+            f"{self.tokens} tokens",
+            f"after {self.known} known ones" if self.known else "",
+            f"reuse from group {self.plain + 1}" if self.local else "plain",
+            f"guidance {first:.3g}" + (f" to {last:.3g}" if first != last else "") if self.guided else "",
+        ]
+        return f"<Schedule {self}: {', '.join(part for part in parts if part)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: its evaluations one after another, as high as they have tokens."""
+        return timeline_html(self)
+
+    def spelled(self) -> str:
+        """Everything in it as text, by which two schedules can be told apart."""
+        return f"Schedule(groups={self.groups!r}, known={self.known!r})"
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -10,18 +10,18 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from recap.core.canvas import UnsoundError
+from recap.core.canvas import Canvas, UnsoundError
 from recap.core.noise import image_generators, image_seed
 from recap.core.schedule import Schedule
 from recap.images import as_type
 from recap.memory import Fitting
-from recap.pipeline import Pipeline
+from recap.pipeline import Callback, Pipeline
 from recap.timing import Stopwatch
 
 Asked = Callable[
@@ -40,6 +40,16 @@ class Drawn:
     def pictures(self) -> list[Image.Image]:
         pictures: list[Image.Image] = as_type(self.images, "pil")
         return pictures
+
+
+class Audience(Protocol):
+    """Sees images while they are drawn; the time that it takes does not count as theirs."""
+
+    def step(self, numbers: Sequence[int], step: int, canvas: Canvas) -> None:
+        """These images are drawn together, and sub-step number `step`, counted from 1, is done."""
+
+    def done(self, numbers: Sequence[int], pictures: Sequence[Image.Image]) -> None:
+        """These images are finished."""
 
 
 def alone(pipe: Pipeline) -> bool:
@@ -61,21 +71,32 @@ def draw(
     fitting: Fitting,
     watch: Stopwatch,
     tick: Callable[[], object] = lambda: None,
+    audience: Audience | None = None,
 ) -> Drawn:
-    """Draw images of a run with `seed`; `tick` is called after every sub-step."""
+    """Draw images of a run with `seed`; `tick` is called after every sub-step, and an audience sees all of it."""
     good: list[int] = []
     images: list[Tensor] = []
 
     def lot(part: range) -> tuple[Tensor, list[bool]]:
-        filled = [numbers[place] for place in part]
-        filled += [filled[-1]] * (fitting.most - len(filled))
+        own = [numbers[place] for place in part]
+        filled = own + [own[-1]] * (fitting.most - len(own))
+
+        def after(_: Pipeline, step: int, decoded: int, values: dict[str, Any]) -> None:
+            tick()
+            if audience is not None:
+                with watch.pause():
+                    audience.step(own, step + 1, values["canvas"])
+
         with watch.measure("total"):
-            return _draw(pipe, asked(filled), schedule, image_generators(seed, filled), tick)
+            return _draw(pipe, asked(filled), schedule, image_generators(seed, filled), after)
 
     for part, (drawn, sound) in fitting.parts(range(len(numbers)), lot):
         fine = sound[: len(part)]
-        good += [numbers[place] for place, whole in zip(part, fine, strict=True) if whole]
+        whole = [numbers[place] for place, fits in zip(part, fine, strict=True) if fits]
+        good += whole
         images.append(drawn[: len(part)][torch.tensor(fine)])
+        if audience is not None:
+            audience.done(whole, as_type(images[-1], "pil"))
     kept = {*good}
     return Drawn(good, torch.cat(images), [number for number in numbers if number not in kept])
 
@@ -85,7 +106,7 @@ def _draw(
     asked: dict[str, Any],
     schedule: Schedule,
     generators: list[torch.Generator],
-    tick: Callable[[], object],
+    after: Callback,
 ) -> tuple[Tensor, list[bool]]:
     """Images, and which of them are made of numbers."""
     try:
@@ -94,7 +115,7 @@ def _draw(
             schedule=schedule,
             generator=generators,
             output_type="pt",
-            callback_on_step_end=lambda *_: tick(),
+            callback_on_step_end=after,
         )
         images, sound = output.images, torch.ones(len(generators), dtype=torch.bool)
     except UnsoundError as error:

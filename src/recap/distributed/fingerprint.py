@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from recap.core.schedule import Schedule
+
 WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -21,8 +23,9 @@ def fingerprint(*modules: nn.Module | None) -> str:
 
 
 def short_digest(content: Any) -> str:
-    """The same for anything that has a text."""
-    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+    """The same for anything that has a text, and for schedules."""
+    text = content.spelled() if isinstance(content, Schedule) else repr(content)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _sums(tensor: Tensor) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from recap.core.schedule import Schedule
-from recap.distributed.drawing import Asked, alone, draw, failure, fitting_for, png
+from recap.distributed.drawing import Asked, Audience, alone, draw, failure, fitting_for, png
 from recap.distributed.folder import ImageFolder
 from recap.distributed.ranks import Ranks, Work
 from recap.distributed.stopping import Stopped, stoppable
@@ -50,14 +50,16 @@ def sample_all(
     about: Callable[[int], Mapping[str, Any]],
     overwrite: bool = False,
     name: str = "",
+    audience: Audience | None = None,
 ) -> Report | None:
     """Draw what the folder lacks. The first process returns a report once all is there, the others nothing.
 
-    A run that ends early, however that comes about, goes on from its files when it is started again.
+    A run that ends early, however that comes about, goes on from its files when it is started again. An audience of
+    this process takes the place of the progress bar.
     """
     try:
         with stoppable():
-            return _sample(pipe, job, folder, ranks, about, overwrite, name)
+            return _sample(pipe, job, folder, ranks, about, overwrite, name, audience)
     except Stopped as stop:
         kept = f"{folder.kept()} of {job.num} images are in {folder.path}; run the same command again to go on"
         raise Stopped(stop.number, f"{stop}; {kept}" if ranks.first else "") from stop
@@ -73,6 +75,7 @@ def _sample(
     about: Callable[[int], Mapping[str, Any]],
     overwrite: bool,
     name: str,
+    audience: Audience | None,
 ) -> Report | None:
     todo = None
     if ranks.first:
@@ -86,7 +89,8 @@ def _sample(
     pipe, watch = timed(pipe)
     pipe.progress = False
     before, fitting = job.num - len(work.todo), fitting_for(pipe, job.batch)
-    with tqdm(total=job.num, initial=before, desc=name, unit="image", disable=not ranks.first) as bar:
+    hidden = not ranks.first or audience is not None
+    with tqdm(total=job.num, initial=before, desc=name, unit="image", disable=hidden) as bar:
 
         def show() -> None:
             if ranks.beat() and ranks.first:
@@ -95,7 +99,7 @@ def _sample(
         for numbers in work.chunks():
             if ranks.count("failed") >= MOST_FAILED:
                 continue
-            drawn = draw(pipe, job.asked, job.schedule, job.seed, numbers, fitting, watch, show)
+            drawn = draw(pipe, job.asked, job.schedule, job.seed, numbers, fitting, watch, show, audience)
             folder.write(dict(zip(drawn.numbers, map(png, drawn.pictures()), strict=True)))
             for number in drawn.failed:
                 ranks.tell(f"failed/{ranks.add('failed') - 1}", number)
