@@ -8,6 +8,7 @@ seed is the same in batches of any size.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from recap.cli.sample import add_sampling, labels_of, name_of, pipeline_of, samp
 from recap.cli.sheets import Drawn
 from recap.core.noise import image_generators
 from recap.core.schedule import Schedule
-from recap.distributed.drawing import Audience
+from recap.distributed.drawing import Audience, alone
 from recap.files import write_json
 from recap.images import PLACES, box_mask, fit, keep_mask, marked, masks_of, open_picture, token_mask
 from recap.pictures import Row, comparison
@@ -110,11 +111,14 @@ def draw(
     paste: bool,
     audience: Audience | None = None,
 ) -> Drawn:
-    """All versions, batch by batch, and where the time went; an audience takes the place of the progress bar."""
+    """All versions, batch by batch, and where the time went; an audience takes the place of the progress bar.
+
+    As in `recap sample`, the CPU computes one at a time, so that no image hangs on the size of a batch.
+    """
     pipe, watch = timed(pipe)
     pipe.progress = False
     images: list[Image.Image] = []
-    batches = request.batches()
+    batches = (replace(request, batch=1) if alone(pipe) else request).batches()
     total, hidden = len(batches) * len(schedule.steps), audience is not None
     with tqdm(total=total, desc=f"editing {schedule}", unit="step", disable=hidden) as bar:
         for indices in batches:
