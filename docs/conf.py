@@ -26,10 +26,11 @@ nb_execution_mode = "off"  # notebooks are shown as they were saved
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # nothing is loaded from elsewhere
 
 # Python API
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-maximum_signature_line_length = 78
+maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
 nitpick_ignore_regex = [  # other people's names, which are not looked up anywhere, and names of unions of types
     ("py:class", r"(torch|numpy|PIL|pathlib|collections)\..*|Tensor"),
@@ -38,6 +39,7 @@ nitpick_ignore_regex = [  # other people's names, which are not looked up anywhe
 
 # HTML
 html_theme = "furo"
+smartquotes = False  # two hyphens begin an option
 html_title = f"ReCAP {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

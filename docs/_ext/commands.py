@@ -27,8 +27,11 @@ def fill(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def every_command() -> str:
-    """A section for each command of `recap`, in the order of `recap --help`."""
-    return "\n".join(line for name, command in commands(parser()) for line in section(name, command))
+    """All commands in a table, and a section for each, in the order of `recap --help`."""
+    found = list(commands(parser()))
+    table = [f"| [{name}](#{name.replace(' ', '-')}) | {summary(command)} |" for name, command in found]
+    sections = [line for name, command in found for line in section(name, command)]
+    return "\n".join(["| command | what it does |", "|---|---|", *table, "", *sections])
 
 
 def commands(top: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -38,6 +41,11 @@ def commands(top: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argum
             for command in action.choices.values():
                 yield command.prog, command
                 yield from commands(command)
+
+
+def summary(command: argparse.ArgumentParser) -> str:
+    """The first sentence of what a command says of itself."""
+    return prose(command.description or "").split("\n\n")[0].replace("\n", " ").removesuffix(".")
 
 
 def section(name: str, command: argparse.ArgumentParser) -> Iterator[str]:
@@ -80,12 +88,14 @@ def explained(action: argparse.Action) -> str:
     text = prose((action.help or "").replace("%%", "%"))
     if action.choices:
         text += f"{': ' if text else ''}{', '.join(f'`{choice}`' for choice in action.choices)}"
-    plain = action.default in (None, False, argparse.SUPPRESS) or action.default == []
-    if not plain and "default" not in text:
-        text += f"{' ' if text else ''}(default `{action.default}`)"
+    nothing = any(action.default is value for value in (None, False, argparse.SUPPRESS)) or action.default == []
+    if not nothing and "default" not in text:
+        text += f" (default `{action.default}`)"
+    text = text.strip()
     return text[:1].upper() + text[1:]
 
 
 def prose(text: str) -> str:
-    """Text for Markdown: words between less and greater are no tags."""
-    return re.sub(r"<(?=\w)", r"\\<", text.strip())
+    """Text for Markdown: options are code, like what is code already, and a less-than sign begins no tag."""
+    text = re.sub(r"`[^`]*`|(?<![\w-])(--[a-z][a-z-]*)", lambda m: f"`{m[1]}`" if m[1] else m[0], text.strip())
+    return re.sub(r"<(?=\w)", r"\\<", text)

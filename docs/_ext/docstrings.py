@@ -25,6 +25,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
 def rewrite(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     """A docstring as Sphinx reads it: code is code, public names are links, and fields have their comments."""
     text = CODE.sub(marked, "\n".join(lines))
+    if what in ("function", "method"):
+        names = "|".join(map(re.escape, inspect.signature(thing).parameters)) or "$"
+        text = re.sub(rf"(?<![\w*`])({names})(?=: )", r"**\1**", text)  # "seed: what it does" stands out
     lines[:] = text.splitlines()
     if what == "class" and (found := comments(thing)):
         lines += ["", *(f"- ``{field}``: {CODE.sub(marked, comment)}" for field, comment in found.items()), ""]
