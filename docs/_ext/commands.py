@@ -15,6 +15,7 @@ PAGE, MARK = "commands", "<!-- every command, with its options -->"
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", fill)
+    app.connect("env-get-outdated", lambda *_: [PAGE])  # its text may stay while the parsers change
     return {"parallel_read_safe": True}
 
 

@@ -141,6 +141,7 @@ def test_every_option_of_every_command_is_there(site: Path) -> None:
         assert f'id="recap-{name}"' in text
         for action in command._actions:
             if action.help != argparse.SUPPRESS and not isinstance(action, argparse._HelpAction):
+                assert action.help, (name, action.dest)
                 for flag in action.option_strings:
                     assert f'id="cmdoption-recap-{name}-{flag.strip("-")}"' in text, (name, flag)
                     count += 1
