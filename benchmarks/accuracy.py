@@ -87,15 +87,19 @@ def measure(name: str, device: str, engine: str, dtype: str, batch: int) -> dict
     }
 
 
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--models", nargs="+", default=["flowers-maskgit", "flowers-mage", "flowers-mar"])
+    options.add_argument("--device", default="cpu")
+    options.add_argument("--engines", nargs="+", default=["eager"])
+    options.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=DTYPES)
+    options.add_argument("--batch", type=int, default=8)
+    options.add_argument("--json", metavar="FILE")
+    return options
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["flowers-maskgit", "flowers-mage", "flowers-mar"])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--engines", nargs="+", default=["eager"])
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=DTYPES)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--json", metavar="FILE")
-    args = parser.parse_args()
+    args = parser().parse_args()
     rows: list[dict[str, Any]] = []
     result: dict[str, Any] = {}
     print(f"{'model':<16} {'engine':<7} {'dtype':<9} {'full':>9} {'local':>9} {'draw':>9} {'run':>9}")

@@ -65,14 +65,18 @@ def one_step(model: AntiBERTy, batch: list[list[int]]) -> tuple[float, float]:
     return min(theirs), min(ours)
 
 
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description="residues recovered and seconds, plain against grouped")
+    options.add_argument("--sequences", type=Path, default=HERE / "antibodies.fasta")
+    options.add_argument("--settings", nargs="+", default=SETTINGS)
+    options.add_argument("--maskings", type=int, default=8)
+    options.add_argument("--share", type=float, default=0.5)
+    options.add_argument("--threads", type=int, default=2)
+    return options
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="residues recovered and seconds, plain against grouped")
-    parser.add_argument("--sequences", type=Path, default=HERE / "antibodies.fasta")
-    parser.add_argument("--settings", nargs="+", default=SETTINGS)
-    parser.add_argument("--maskings", type=int, default=8)
-    parser.add_argument("--share", type=float, default=0.5)
-    parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args()
+    args = parser().parse_args()
     torch.set_num_threads(args.threads)
     truths = parse(args.sequences.read_text(), str(args.sequences))
     model = AntiBERTy.load()

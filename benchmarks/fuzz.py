@@ -39,15 +39,15 @@ EDGES = [
 ]
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--targets", nargs="+", metavar="NAME", help="default: all")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each target (default 20)")
-    parser.add_argument("--engine", choices=("random", "atheris"), default="random")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default="found", help="folder for inputs that are findings (default found)")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    return parser.parse_args()
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    options.add_argument("--targets", nargs="+", metavar="NAME", help="default: all")
+    options.add_argument("--seconds", type=float, default=20.0, help="for each target (default 20)")
+    options.add_argument("--engine", choices=("random", "atheris"), default="random")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--out", default="found", help="folder for inputs that are findings (default found)")
+    options.add_argument("--one", help=argparse.SUPPRESS)
+    return options
 
 
 def changed(data: bytes, rng: random.Random, words: tuple[bytes, ...], others: list[bytes]) -> bytes:
@@ -167,7 +167,7 @@ def report(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
-    args = arguments()
+    args = parser().parse_args()
     if args.one:
         one(args)
         return 0

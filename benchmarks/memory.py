@@ -35,16 +35,16 @@ from recap.planning import plan
 ALLOWED = 1.3
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", choices=sorted(MAR_GUIDANCE), default="mar-base")
-    parser.add_argument("--full", type=int, default=12)
-    parser.add_argument("--local", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--head-steps", type=int, nargs=2, default=(100, 50), metavar=("FULL", "LOCAL"))
-    parser.add_argument("--allocator", choices=("default", "returning"), default="default")
-    parser.add_argument("--part", choices=("plain", "grouped"), help=argparse.SUPPRESS)
-    return parser.parse_args()
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    options.add_argument("--model", choices=sorted(MAR_GUIDANCE), default="mar-base")
+    options.add_argument("--full", type=int, default=12)
+    options.add_argument("--local", type=int, default=4)
+    options.add_argument("--batch", type=int, default=4)
+    options.add_argument("--head-steps", type=int, nargs=2, default=(100, 50), metavar=("FULL", "LOCAL"))
+    options.add_argument("--allocator", choices=("default", "returning"), default="default")
+    options.add_argument("--part", choices=("plain", "grouped"), help=argparse.SUPPRESS)
+    return options
 
 
 def grouped(args: argparse.Namespace) -> Schedule:
@@ -93,7 +93,7 @@ def peaks(args: argparse.Namespace) -> Iterator[int]:
 
 
 def main() -> int:
-    args = arguments()
+    args = parser().parse_args()
     if args.part:
         run(args)
         return 0

@@ -529,21 +529,25 @@ def estimate(item, args):
     return n * each * 1.03 * args.repeat + 6
 
 
+def parser():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("items", nargs="+", metavar="ITEM")
+    options.add_argument("--out", help="append the JSON lines to this file")
+    options.add_argument("--batch", type=int, default=128, help="batch of the sampling items (128)")
+    options.add_argument("--repeat", type=int, default=1, help="timed whole runs per sampling item (1)")
+    options.add_argument("--forwards", type=int, default=7, help="timed passes per forward item (7)")
+    options.add_argument("--limit", type=float, help="start no item whose estimate does not fit in this many seconds")
+    options.add_argument("--plan", action="store_true", help="print the estimates and stop")
+    options.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    options.add_argument("--tiny", action="store_true", help="shrunken networks, batch 2 (smoke test)")
+    options.add_argument("--tables", default="bounded", choices=["bounded", "official"], help="see bound()")
+    options.add_argument("--init", default="nonzero", choices=["nonzero", "official"], help="see unzero()")
+    return options
+
+
 def main():
     global CUDA
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("items", nargs="+", metavar="ITEM")
-    p.add_argument("--out", help="append the JSON lines to this file")
-    p.add_argument("--batch", type=int, default=128, help="batch of the sampling items (128)")
-    p.add_argument("--repeat", type=int, default=1, help="timed whole runs per sampling item (1)")
-    p.add_argument("--forwards", type=int, default=7, help="timed passes per forward item (7)")
-    p.add_argument("--limit", type=float, help="start no item whose estimate does not fit in this many seconds")
-    p.add_argument("--plan", action="store_true", help="print the estimates and stop")
-    p.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    p.add_argument("--tiny", action="store_true", help="shrunken networks, batch 2 (smoke test)")
-    p.add_argument("--tables", default="bounded", choices=["bounded", "official"], help="see bound()")
-    p.add_argument("--init", default="nonzero", choices=["nonzero", "official"], help="see unzero()")
-    args = p.parse_args()
+    args = parser().parse_args()
     if args.plan:
         for item in args.items:
             print(f"{estimate(item, args):7.0f} s  {item}")

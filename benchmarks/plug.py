@@ -208,11 +208,15 @@ def check(item: str) -> dict[str, Any]:
     return row
 
 
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description="accelerate unedited official objects with random weights")
+    options.add_argument("items", nargs="*", choices=[*BUILDERS, []], help="which (default: mar mage nat)")
+    options.add_argument("--out", type=Path, help="also append JSON lines here")
+    return options
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="accelerate unedited official objects with random weights")
-    parser.add_argument("items", nargs="*", choices=[*BUILDERS, []], help="which (default: mar mage nat)")
-    parser.add_argument("--out", type=Path, help="also append JSON lines here")
-    args = parser.parse_args()
+    args = parser().parse_args()
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(ROOT / "shim"))
     sys.path.append(str(ROOT / "shim_fallback"))

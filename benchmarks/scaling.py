@@ -19,15 +19,19 @@ import time
 from pathlib import Path
 
 
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--model", default="flowers-maskgit")
+    options.add_argument("--num", type=int, default=200, help="images of each run (default 200)")
+    options.add_argument("--processes", type=int, default=2)
+    options.add_argument("--full", type=int, default=8)
+    options.add_argument("--local", type=int, default=4)
+    options.add_argument("--rounds", type=int, default=1, help="turns; the best of each kind counts (default 1)")
+    return options
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="flowers-maskgit")
-    parser.add_argument("--num", type=int, default=200, help="images of each run (default 200)")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--full", type=int, default=8)
-    parser.add_argument("--local", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=1, help="turns; the best of each kind counts (default 1)")
-    args = parser.parse_args()
+    args = parser().parse_args()
     seconds: dict[int, list[float]] = {1: [], args.processes: []}
     digests: set[str] = set()
     with tempfile.TemporaryDirectory() as place:

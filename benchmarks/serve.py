@@ -108,16 +108,20 @@ def count(metrics: str, pattern: str) -> int:
     return sum(int(float(value)) for value in re.findall(rf"^{pattern} (\S+)$", metrics, re.M))
 
 
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--model", default="maskgit-large", help="published size to shrink (default maskgit-large)")
+    options.add_argument("--clients", type=int, default=64)
+    options.add_argument("--seconds", type=float, default=60.0)
+    options.add_argument("--batch", type=int, default=8)
+    options.add_argument("--queue", type=int, default=32, help="images that may wait (default 32)")
+    options.add_argument("--num", type=int, default=32, help="different images of each schedule (default 32)")
+    options.add_argument("--patience", type=float, default=2.0, help="longest wait after a 429 (default 2 s)")
+    return options
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="maskgit-large", help="published size to shrink (default maskgit-large)")
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--queue", type=int, default=32, help="images that may wait (default 32)")
-    parser.add_argument("--num", type=int, default=32, help="different images of each schedule (default 32)")
-    parser.add_argument("--patience", type=float, default=2.0, help="longest wait after a 429 (default 2 s)")
-    args = parser.parse_args()
+    args = parser().parse_args()
     model = ["--model", args.model, "--tiny"]
     written = drawn(model, args.num)
     options = ["--port", "0", "--batch", str(args.batch), "--queue", str(args.queue), "--max-images", "4"]

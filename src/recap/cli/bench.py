@@ -108,7 +108,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--warmup", type=int, default=1, help="runs that do not count, or more if the engine needs them (default 1)"
     )
     parser.add_argument("--repeat", type=int, default=3, help="runs that do (default 3)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of random weights and of the images (default 0)")
     parser.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START,END")
     parser.add_argument("--json", metavar="FILE", help="write the JSON to a file too")
 

@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--num", type=int, default=64, help="how many images (default 64)")
     parser.add_argument("--batch", type=int, default=8, help="images at a time (default 8)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
     add_engine(parser)
     parser.add_argument("--out", default="drift", help="folder for numbers and plots (default drift)")

@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--labels", metavar="A,B", help="class of what is drawn; several make several versions")
     parser.add_argument("--num", type=int, default=1, help="how many versions (default 1)")
     parser.add_argument("--batch", type=int, default=8, help="versions drawn at a time (default 8)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
     parser.add_argument("--fit", action="store_true", help="crop the picture, and its mask, to a square and scale it")
     parser.add_argument("--paste", action="store_true", help="put the pixels that are not drawn anew back")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")

@@ -3,7 +3,7 @@
 Draws --num images in batches, looks at each once and compares the whole with a reference: FID always; KID, precision
 and recall where the reference has images; the Inception Score where the network has logits (--inception with the
 official file). A run that was stopped goes on from OUT/state.pt, and ends with the same figures. With `torchrun
---nproc-per-node G -m recap evaluate ...` several processes share the work.
+--nproc-per-node G -m -- recap evaluate ...` several processes share the work.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", metavar="PATH", help="measure these images instead of a model's")
     add_measuring(parser)
     parser.add_argument("--num", type=int, default=2048, help="how many images (default 2048; published: 50,000)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
     parser.add_argument("--out", default="evaluation", help="folder for the result (default evaluation)")
     parser.add_argument("--save-stats", metavar="FILE", help="keep the statistics of the images as an npz")
     add_schedule(parser)

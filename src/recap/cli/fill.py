@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--local", type=int, default=8, metavar="T'", help="local evaluations (default 8; 0: plain)")
     parser.add_argument("--chain", type=int, default=1, help="local evaluations that a group may have (default 1)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest residue (default)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
     parser.add_argument("--batch", type=int, default=64, help="sequences decoded together at most (default 64)")
     parser.add_argument("--json", action="store_true", help="a list of objects instead of lines")
 

@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=8, metavar="N", help="images at a time (default 8)")
     add_engine(parser)
     parser.add_argument("--dtype", choices=PRECISIONS, default="float32", help="default float32")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of random weights and of the images (default 0)")
     parser.add_argument("--rows", type=int, default=20, help="operations to print (default 20)")
     parser.add_argument(
         "--out", default="trace.json", metavar="FILE", help="the trace, .json or .json.gz (default trace.json)"

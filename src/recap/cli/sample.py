@@ -2,8 +2,8 @@
 
 MODEL is a folder, a model that comes with the package (see `recap models`), or a published size, which is then
 built with random weights: that shows how sampling runs and how long it takes, but no picture of anything.
-Image i of a seed is the same for any batch size and number of processes: with `torchrun --nproc-per-node G -m recap
-sample ...` several share the work. A run that was stopped goes on when the same command is given again.
+Image i of a seed is the same for any batch size and number of processes: with `torchrun --nproc-per-node G -m --
+recap sample ...` several share the work. A run that was stopped goes on when the same command is given again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--per-class", type=int, metavar="N", help="N images of every class, instead of --labels")
     parser.add_argument("--num", type=int, help="how many images (default 4, or one for each label)")
     add_batch(parser, 8)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
     add_engine(parser)
     parser.add_argument("--out", default="samples", help="folder for the images (default samples)")

