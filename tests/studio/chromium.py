@@ -64,8 +64,7 @@ def install() -> Path | None:
             print("chromium:", " ".join(command), flush=True)
             done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
             if done.returncode:
-                last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-                print(f"chromium: that did not work: {' '.join(last)}", file=sys.stderr)
+                print(f"chromium: that did not work: {(done.stderr or done.stdout).strip()[-600:]}", file=sys.stderr)
                 break
         if path := found():
             return path

@@ -48,7 +48,7 @@ export class Compare {
     this.tiles = pairs.map(([a, b], index) => {
       const canvas = make("canvas", { class: "picture", width: side, height: side, role: "img" });
       const divider = make("i", { class: "divider", "aria-hidden": "true" });
-      const layers = make("div", { class: "layers seen" }, canvas, divider);
+      const layers = make("div", { class: "layers" }, canvas, divider);
       layers.addEventListener("pointerdown", (event) => this.drag(layers, event));
       layers.addEventListener("pointermove", (event) => event.buttons && this.drag(layers, event));
       return { a, b, canvas, divider, index, figure: make("figure", {}, layers) };

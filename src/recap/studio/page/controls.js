@@ -20,7 +20,8 @@ export class Controls {
     const { model, num, seed } = this.form.elements;
     this.classes = new Classes(this.form, prefix, { single, count: () => num.valueAsNumber || 1 });
     if (single) this.part("classes-label").textContent = "Class of what is drawn";
-    this.schedule = new Schedule(this.form, { changed: (plan) => changed(plan) });
+    this.schedule = new Schedule(this.form, { changed: (plan) => changed(plan), guidance: () => this.scale });
+    this.form.elements.guidance.addEventListener("input", () => this.schedule.again());
     model.append(...about.models.map(({ name }) => new Option(name, name, name === about.default)));
     model.addEventListener("change", () => this.take(this.model));
     num.max = about.limits.images;
@@ -40,6 +41,12 @@ export class Controls {
   get images() {
     const wanted = this.form.elements.num.valueAsNumber || 1;
     return Math.min(this.limits.images, Math.max(1, wanted));
+  }
+
+  /** The guidance that is asked for; null is the model's own. */
+  get scale() {
+    const { guidance } = this.form.elements;
+    return this.model.classes && guidance.value !== "" ? guidance.valueAsNumber : null;
   }
 
   take(model) {
@@ -72,15 +79,14 @@ export class Controls {
 
   /** The request that the form means. */
   request() {
-    const { seed, guidance, compare, drift } = this.form.elements;
-    const conditional = this.model.classes > 0;
+    const { seed, compare, drift } = this.form.elements;
     return {
       model: this.model.name,
-      labels: conditional ? this.classes.labels : null,
+      labels: this.model.classes ? this.classes.labels : null,
       num: this.images,
       seed: seed.valueAsNumber,
       ...this.schedule.values,
-      guidance: conditional && guidance.value !== "" ? guidance.valueAsNumber : null,
+      guidance: this.scale,
       compare: compare.checked,
       drift: drift.checked,
     };

@@ -130,12 +130,15 @@ export class Easel {
     const tokens = this.tokens();
     context.strokeStyle = style.getPropertyValue("--mask-token");
     context.lineWidth = Math.max(1, devicePixelRatio);
+    context.shadowColor = "black"; // so that the lines are seen on any picture
+    context.shadowBlur = 2 * devicePixelRatio;
     const edge = (index) => Math.round((index * size) / grid) + 0.5;
     tokens.forEach((touched, index) => {
       if (!touched) return;
       const [column, row] = [index % grid, Math.floor(index / grid)];
       context.strokeRect(edge(column), edge(row), edge(column + 1) - edge(column) - 1, edge(row + 1) - edge(row) - 1);
     });
+    context.shadowBlur = 0;
     this.changed(tokens.reduce((sum, touched) => sum + touched, 0), tokens.length);
   }
 }

@@ -92,5 +92,5 @@ export function edit(view, about) {
     at("shelf-part").hidden = false;
   }
 
-  return { controls, run, offer };
+  return { controls, run, offer, take };
 }

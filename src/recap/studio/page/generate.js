@@ -5,9 +5,9 @@ import { Controls } from "./controls.js";
 import { Run } from "./run.js";
 import { Stage } from "./stage.js";
 
-export function generate(view, about, { finished }) {
+export function generate(view, about, { finished, edit }) {
   const place = (name) => view.querySelector(`[data-place="${name}"]`);
-  const stage = new Stage(place("stage"), "generate", about);
+  const stage = new Stage(place("stage"), "generate", about, { edit: () => edit(stage) });
   let controls = null;
   const changed = (plan) => controls && stage.preview(plan, controls.model, controls.images);
   controls = new Controls(place("controls"), "generate", about, {

@@ -11,8 +11,10 @@ const FILES = [
 ];
 
 export class Keep {
-  constructor(root) {
+  /** `edit`, where it is given, is told when the images are to be edited. */
+  constructor(root, edit = null) {
     this.part = parts(root);
+    this.edit = edit;
   }
 
   async set(run, editing) {
@@ -24,6 +26,7 @@ export class Keep {
           shown,
         ),
       ),
+      ...(this.edit ? [make("button", { type: "button", class: "button small", onclick: this.edit }, "Edit")] : []),
     );
     this.run = run;
     say(this.part("download-error"), null);

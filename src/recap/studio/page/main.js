@@ -14,7 +14,13 @@ async function start() {
   const about = await get("/api/models");
   at("version").textContent = about.version;
   const editing = edit(at("view-edit"), about);
-  const generating = generate(at("view-generate"), about, { finished: (stage) => editing.offer(stage) });
+  const generating = generate(at("view-generate"), about, {
+    finished: (stage) => editing.offer(stage),
+    edit: (stage) => {
+      editing.take([...stage.panes.values()].at(-1).finals[0]);
+      tabs.show("edit", { focus: true });
+    },
+  });
   const views = { generate: generating, edit: editing };
 
   document.addEventListener("keydown", (event) => {

@@ -93,10 +93,10 @@ export class Pane {
     const frames = this.frames[index];
     tile.fade(step === null);
     if (step === null) return tile.show(this.finals[index], frames.at(-1)?.cells ?? tile.cells);
-    if (!step) return tile.show(null, "0".repeat(tile.cells.length));
+    if (!step) return tile.clear();
     let at = step - 1;
     while (at > 0 && !frames[at]?.picture) at--;
-    return tile.show(frames[at]?.picture ?? null, frames[step - 1]?.cells ?? tile.cells);
+    return tile.show(frames[at]?.picture ?? null, frames[step - 1]?.cells ?? tile.cells, frames[at]?.cells);
   }
 
   /** The state at a time of its clock, for a replay. */
@@ -111,7 +111,6 @@ export class Pane {
       if (tile.state === state) return;
       tile.state = state;
       if (state !== "end") this.timeline.reach(step);
-      if (!step) tile.picture.getContext("2d").clearRect(0, 0, tile.side, tile.side);
       this.show(tile, index, state === "end" ? null : step);
     });
     const all = this.images * this.kinds.length;

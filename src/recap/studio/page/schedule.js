@@ -12,7 +12,8 @@ const REACH = 4; // times the model's own setting that a slider goes to; the num
 
 export class Schedule {
   /** `changed` is told every new plan, and null while there is none. */
-  constructor(form, { changed }) {
+  constructor(form, { changed, guidance }) {
+    this.guidance = guidance; // gives the scale that is asked for, null for the model's own
     this.form = form;
     this.part = parts(form);
     this.changed = changed;
@@ -79,15 +80,15 @@ export class Schedule {
     this.timer = setTimeout(() => this.predict(signal), pause);
   }
 
-  /** Asks anew, because the server has learned how long this model takes. */
+  /** Asks anew, because something else has changed: the guidance, or what the server knows of this model's pace. */
   again() {
-    this.ask(0);
+    this.ask(PAUSE);
   }
 
   async predict(signal) {
     if (this.objection) return this.refuse(this.objection);
     try {
-      const plan = await post("/api/plan", { model: this.model.name, ...this.values }, signal);
+      const plan = await post("/api/plan", { model: this.model.name, ...this.values, guidance: this.guidance() }, signal);
       if (!signal.aborted) this.show(plan);
     } catch (error) {
       if (!stopped(error) && !signal.aborted) this.refuse(error.message);

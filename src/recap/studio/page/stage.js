@@ -14,7 +14,7 @@ const DIVERGENCE = ["KL divergence", "the divergence of what it would draw from 
 const UNITS = { maskgit: DIVERGENCE, mage: DIVERGENCE, mar: ["relative error", "the relative error of its features"] };
 
 export class Stage {
-  constructor(place, prefix, about, { editing = false } = {}) {
+  constructor(place, prefix, about, { editing = false, edit = null } = {}) {
     this.root = stamp("stage-template", prefix);
     place.replaceWith(this.root);
     this.part = parts(this.root);
@@ -22,7 +22,7 @@ export class Stage {
     this.editing = editing;
     this.panes = new Map();
     this.compare = new Compare(this.part("compare"));
-    this.keep = new Keep(this.root);
+    this.keep = new Keep(this.root, edit);
     this.part("legend").append(...legend(editing));
     this.part("replay").addEventListener("click", () => this.replay());
     this.used = false; // whether a run was shown

@@ -13,7 +13,8 @@ export const CELLS = [
 
 const colours = () => {
   const style = getComputedStyle(document.documentElement);
-  return CELLS.map(({ name }) => style.getPropertyValue(`--cell-${name}`).trim());
+  const colour = (name) => style.getPropertyValue(`--cell-${name}`).trim();
+  return { of: CELLS.map(({ name }) => colour(name)), gap: colour("gap") };
 };
 
 export class Tile {
@@ -25,17 +26,23 @@ export class Tile {
     this.box = make("div", { class: "layers" }, this.picture, this.cover);
     this.figure = make("figure", {}, this.box, ...(caption ? [make("figcaption", {}, caption)] : []));
     this.asked = this.drawn = 0;
-    this.cells = "0".repeat(grid * grid);
+    this.cells = this.seen = "0".repeat(grid * grid); // now, and when the picture on show was taken
     new ResizeObserver(() => this.paint()).observe(this.box);
   }
 
-  /** Shows a picture (a file; null keeps the one before) and its cells; what was asked for earlier never comes later. */
-  async show(file, cells) {
+  /**
+   * Shows a picture (a file; null keeps the one before) and cells; `seen` are those of the picture, if it is older.
+   * What was asked for earlier never comes later.
+   */
+  async show(file, cells, seen = cells) {
     const turn = ++this.asked;
     const bitmap = file && (await createImageBitmap(file));
     if (turn < this.drawn) return;
     this.drawn = turn;
-    if (bitmap) this.put(bitmap);
+    if (bitmap) {
+      this.put(bitmap);
+      this.seen = seen;
+    }
     this.cells = cells;
     this.paint();
   }
@@ -44,8 +51,15 @@ export class Tile {
     const context = this.picture.getContext("2d");
     context.clearRect(0, 0, this.side, this.side);
     context.drawImage(bitmap, 0, 0, this.side, this.side);
-    this.box.classList.add("seen");
     bitmap.close();
+  }
+
+  /** Back to the start: nothing is decoded. */
+  clear() {
+    this.drawn = ++this.asked;
+    this.picture.getContext("2d").clearRect(0, 0, this.side, this.side);
+    this.cells = this.seen = this.cells.replaceAll(/[^4]/g, "0");
+    this.paint();
   }
 
   /** Draws the cells at the resolution of the screen. */
@@ -55,15 +69,20 @@ export class Tile {
     if (this.cover.width !== size) this.cover.width = this.cover.height = size;
     const context = this.cover.getContext("2d");
     context.clearRect(0, 0, size, size);
-    const colour = colours();
+    const { of, gap: between } = colours();
     const edge = (at) => Math.round((at * size) / this.grid);
     const gap = size / this.grid > 9 ? Math.max(1, Math.round(devicePixelRatio)) : 0;
     for (let at = 0; at < this.cells.length; at++) {
       const cell = Number(this.cells[at]);
-      if (cell === CONTEXT) continue;
+      if (cell === CONTEXT && this.seen[at] > TARGET) continue;
       const [column, row] = [at % this.grid, Math.floor(at / this.grid)];
       const [left, top, right, bottom] = [edge(column), edge(row), edge(column + 1), edge(row + 1)];
-      context.fillStyle = colour[cell];
+      if (this.seen[at] <= TARGET) {
+        context.fillStyle = between; // the picture has nothing here
+        context.fillRect(left - 1, top - 1, right - left + 1, bottom - top + 1); // 1: edges of pixels are rounded too
+      }
+      context.fillStyle = of[cell === CONTEXT ? DRAWN : cell]; // decoded since the picture was taken
+      context.globalAlpha = cell === CONTEXT ? 0.5 : 1;
       if (cell === KNOWN) {
         const corner = Math.max(2, (right - left) / 4);
         context.beginPath();
@@ -72,6 +91,7 @@ export class Tile {
         context.lineTo(left, top + corner);
         context.fill();
       } else context.fillRect(left, top, right - left - gap, bottom - top - gap);
+      context.globalAlpha = 1;
     }
   }
 
