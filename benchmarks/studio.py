@@ -79,14 +79,18 @@ async def measured(address: str, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--model", default=embedded()[0], help=f"model to draw with (default {embedded()[0]})")
+    options.add_argument("--other", default=embedded()[-1], help="another, not loaded before it is asked for")
+    options.add_argument("--full", type=int, default=8)
+    options.add_argument("--local", type=int, default=8)
+    options.add_argument("--times", type=int, default=5, help="runs on the warm server (default 5)")
+    return options
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=embedded()[0], help=f"model to draw with (default {embedded()[0]})")
-    parser.add_argument("--other", default=embedded()[-1], help="another, not loaded before it is asked for")
-    parser.add_argument("--full", type=int, default=8)
-    parser.add_argument("--local", type=int, default=8)
-    parser.add_argument("--times", type=int, default=5, help="runs on the warm server (default 5)")
-    args = parser.parse_args()
+    args = parser().parse_args()
     began = time.perf_counter()
     command = [sys.executable, "-m", "recap", "studio", "--model", args.model, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -25,9 +25,13 @@ from tests.docs.blocks import ROOT
 from tests.docs.shell import Command
 from tests.docs.web import Web
 
+SERVERS = ("serve", "studio")
 # what is run; the others (evaluate, sweep, bench, train, ...) take minutes even when small, and are parsed
-RUN = ("sample", "edit", "verify", "convert", "plan", "models", "fill", "serve")
-NEEDED = {"fill": ("antiberty", "transformers"), "serve": ("fastapi", "uvicorn")}  # else these are parsed too
+RUN = ("sample", "edit", "verify", "convert", "plan", "models", "fill", "serve", "studio")
+NEEDED = {
+    "fill": ("antiberty", "transformers"),
+    **dict.fromkeys(SERVERS, ("fastapi", "uvicorn")),
+}  # else these are parsed
 ANYTHING = "..."  # stands for options that the page has named before
 FULL_SIZE = ("plan", "models")  # load nothing, so that they may speak of the real sizes
 PIP_FLAGS = {"-e", "--no-deps", "--quiet", "--upgrade", "-U"}
@@ -73,14 +77,14 @@ class Shell:
         if name not in RUN or ANYTHING in words or not there:
             return None
         out, err = io.StringIO(), io.StringIO()
-        serving = self.web.started(args) if name == "serve" else contextlib.nullcontext()
-        given = [*words[1:], "--port", "0"] if name == "serve" and "--port" not in words else words[1:]
+        serving = self.web.started(args) if name in SERVERS else contextlib.nullcontext()
+        given = [*words[1:], "--port", "0"] if name in SERVERS and "--port" not in words else words[1:]
         small = contextlib.nullcontext() if name in FULL_SIZE else self.small()
         with small, serving, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = main(smaller.command(given, fewer=not shown))
         if status:
             raise AssertionError(f"it ends with status {status}: {err.getvalue().strip().splitlines()[-1]}")
-        return self.web.as_printed(out.getvalue(), args) if name == "serve" else out.getvalue()
+        return self.web.as_printed(out.getvalue(), args) if name in SERVERS else out.getvalue()
 
 
 def parsed(words: list[str]) -> argparse.Namespace:

@@ -42,7 +42,7 @@ BROKEN = {
     "no bars before recap": ("console", "$ torchrun --nproc-per-node 2 -m recap sample --num 4", "--num"),
     "an unknown option behind torchrun": ("console", "$ torchrun -m -- recap sample --nmu 4", "--nmu"),
     "an unknown program": ("console", "$ nvidia-smi", "nobody knows how to test 'nvidia-smi'"),
-    "no server": ("console", "$ curl localhost:8000/v1/models", "no `recap serve` comes before"),
+    "no server": ("console", "$ curl localhost:8000/v1/models", "no `recap serve` or `recap studio` comes before"),
     "an unknown field": (
         "console",
         "$ recap serve --model flowers-maskgit\n"

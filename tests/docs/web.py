@@ -1,4 +1,4 @@
-"""`recap serve` and `curl` without a network: requests go straight to the application."""
+"""`recap serve`, `recap studio` and `curl` without a network: requests go straight to the application."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import contextlib
 import io
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+Ask = Callable[[Any], Awaitable[Any]]  # of a client
 ENCODED = re.compile(r"\$\(base64 -w0 ([\w./-]+)\)")
 
 
@@ -22,18 +23,33 @@ class Web:
     """The server that a page has started, and requests to it."""
 
     def __init__(self) -> None:
-        self.service: Any = None
+        self.answered: Callable[[Ask], Any] | None = None
 
     @contextlib.contextmanager
     def started(self, args: argparse.Namespace) -> Iterator[None]:
-        """While `recap serve` runs, it says where it would listen, and hands over what it would serve."""
-        from recap.serving.server import Server
+        """While a server's command runs, it says where it would listen, and hands over what it would serve."""
+        from recap.serving import server
+        from recap.serving.app import create_app as create_service
+        from recap.serving.service import Service
+        from recap.studio import app as studio
+        from tests.serving import served
+        from tests.studio import visits
 
-        def keep(server: Any, sockets: Any) -> None:
-            self.service = server.service
+        create_studio = studio.create_app
+
+        def service_app(service: Service, token: str | None = None) -> Any:
+            # each lives in an event loop of its own
+            self.answered = lambda ask: served.asked(ask, Service(service.pipe, service.name, service.limits))
+            return create_service(service, token)
+
+        def studio_app(place: Any, **options: Any) -> Any:
+            self.answered = lambda ask: visits.asked(studio.Studio(place.shelf, place.limits), ask)
+            return create_studio(place, **options)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Server, "run", keep)
+            patch.setattr(server, "create_app", service_app)
+            patch.setattr(studio, "create_app", studio_app)
+            patch.setattr(server, "listen", lambda *_: None)
             yield
 
     @staticmethod
@@ -49,21 +65,17 @@ class Web:
     def curl(self, words: list[str]) -> str | None:
         """The answer to a request, which must be a good one."""
         asked = curl_parser().parse_args(words[1:])
-        if self.service is None:
+        if self.answered is None:
             pytest.importorskip("fastapi", reason="fastapi is not installed; the extra serve brings it")
-            raise AssertionError("no `recap serve` comes before it on this page")
-        from recap.serving.service import Service
-        from tests.serving.served import asked as answered
-
-        address = re.sub(r"^(https?://)?(localhost|127\.0\.0\.1):8000", "", asked.url)
+            raise AssertionError("no `recap serve` or `recap studio` comes before it on this page")
+        address = re.sub(r"^(https?://)?(localhost|127\.0\.0\.1):(8000|7860)", "", asked.url)
         headers = dict(re.split(r":\s*", header, maxsplit=1) for header in asked.header)
         method = asked.request or ("GET" if asked.data is None else "POST")
-        fresh = Service(self.service.pipe, self.service.name, self.service.limits)  # each lives in a loop of its own
 
         async def ask(client: Any) -> Any:
             return await client.request(method, address, headers=headers, content=asked.data)
 
-        answer = answered(ask, fresh)
+        answer = self.answered(ask)
         assert answer.status_code == 200, f"the answer is {answer.status_code}: {answer.text[:500]}"
         if asked.output is None:
             return str(answer.text)
