@@ -18,6 +18,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed; the extra serve
 import httpx
 
 from recap.cli import main
+from recap.serving.server import bound
 from tests.serving.served import few, metric, process, until
 
 SLOW: dict[str, Any] = {"labels": 1, "num": 16, "full": 16}  # thousands of steps of a diffusion head
@@ -187,3 +188,8 @@ def test_the_command_is_listed() -> None:
     )
     for option in ("--batch", "--queue", "--timeout", "--grace", "--host", "--max-images"):
         assert option in done.stdout
+
+
+def test_whoever_comes_once_the_address_is_known_is_let_in() -> None:
+    with bound("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname(), timeout=5):
+        pass

@@ -73,6 +73,7 @@ def bound(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen()  # who comes before the application is ready waits
     except OSError as error:
         if listener is not None:
             listener.close()
