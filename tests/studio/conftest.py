@@ -42,8 +42,11 @@ def address(browser: Browser, small_models: dict[str, Path]) -> Iterator[str]:
     """Of a studio in a process of its own, with a quick model, a slow one, and those of the package."""
     from tests.studio.test_process import process
 
-    with process(*[word for folder in small_models.values() for word in ("--model", str(folder))]) as (_, address):
+    options = [word for folder in small_models.values() for word in ("--model", str(folder))]
+    with process(*options) as (running, address):
         yield address
+        ended = running.poll()
+        assert ended is None, f"the studio ended with {ended}: {running.communicate(timeout=10)[1]}"
 
 
 @pytest.fixture

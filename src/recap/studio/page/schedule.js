@@ -91,7 +91,9 @@ export class Schedule {
       const plan = await post("/api/plan", { model: this.model.name, ...this.values, guidance: this.guidance() }, signal);
       if (!signal.aborted) this.show(plan);
     } catch (error) {
-      if (!stopped(error) && !signal.aborted) this.refuse(error.message);
+      if (stopped(error) || signal.aborted) return;
+      this.refuse(error.message);
+      if (error.code === "gone") this.refused = null; // nothing is wrong with the setting, so a run may try
     }
   }
 
