@@ -18,6 +18,7 @@ from recap.limits import read_text
 PICTURES = {
     "sweep.png": "FID against seconds an image",
     "compare.png": "Plain and reused decoding of the same seeds",
+    "compare.jpg": "Plain and reused decoding of the same seeds",  # for pages that must stay small
     "drift.png": "Drift of context features",
     "error.png": "Error of local evaluations",
 }
