@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,10 +40,11 @@ def folders(place: Path) -> dict[str, Path]:
 
 @contextmanager
 def launched() -> Iterator[Browser]:
-    """A browser with a new profile; skips where there is none."""
+    """A browser with a new profile; without one a test is skipped, but not where CI is to see all of them."""
     path = found()
     if path is None:
-        pytest.skip("there is no Chromium; `python -m tests.studio.chromium` installs one")
+        without = pytest.fail if os.environ.get("CI") else pytest.skip
+        without("there is no Chromium; `python -m tests.studio.chromium` installs one")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
         try:
