@@ -66,7 +66,7 @@ def test_labels_are_spread_as_recap_sample_does_it(models: Models, place: Path) 
 def test_the_same_files_as_recap_edit(models: Models, place: Path, family: str, own: bool) -> None:
     """With the model's own evaluations, fewer for fewer tokens, and with given ones."""
     argv = ["edit", "--model", str(models[family]), "--image", "photo.png", "--mask", "mask.png", "--fit"]
-    argv += ["--num", "2", "--seed", "5", "--batch", "1"] + ([] if own else ["--paste"])
+    argv += ["--num", "2", "--seed", "5"] + ([] if own else ["--paste"])
     body: Any = {"model": family, "image": text("photo.png"), "mask": text("mask.png"), "num": 2, "seed": 5}
     if family != "mage":
         body |= {"labels": [3, 1]}

@@ -89,7 +89,6 @@ def command(record: Record, lane: Lane) -> list[str]:
     words = ["recap", "sample" if upload is None else "edit", "--model", job.entry.name]
     if upload is not None:
         words += ["--image", named("image", upload.image), "--mask", named("mask", upload.mask), "--fit"]
-        words += ["--batch", "1"] if record.device == "cpu" else []  # as the studio draws them there
         words += ["--paste"] if upload.paste else []
     if asked.labels is not None:
         names = job.entry.blank.class_names
