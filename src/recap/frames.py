@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -99,12 +100,12 @@ def frames_of(pipe: Pipeline, canvases: Iterable[Canvas], schedule: Schedule) ->
 
 def frame_of(pipe: Pipeline, canvas: Canvas, schedule: Schedule, step: int, seconds: float) -> Frame:
     """The frame of a canvas after `step` sub-steps of a schedule."""
-    places = [
+    places = (
         (number, index, start, group)
         for number, (start, group) in enumerate(schedule.contexts(), 1)
         for index in range(len(group.steps))
-    ]
-    number, index, start, group = places[step - 1]
+    )
+    number, index, start, group = next(islice(places, step - 1, None))
     return Frame(
         step=step,
         group=number,

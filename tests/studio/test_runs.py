@@ -94,9 +94,10 @@ def test_leaving_takes_effect_while_a_model_draws(models: Models) -> None:
     place.shelf.entries["mar"].blank.sampling = slow(models["mar"]).sampling
 
     async def visit(app: Any) -> None:
-        leaving, next_one = Visit(app, full=16, num=4), Visit(app, full=1)
+        leaving = Visit(app, full=16, num=4)
         while (await leaving.event() or {})["event"] != "frame":
             pass
+        next_one = Visit(app, full=1)  # comes when the other is sure to be drawn
         assert await next_one.event() == {"event": "queued", "position": 1}
         await leaving.leave()
         assert (await next_one.rest())[-1]["event"] == "done"
