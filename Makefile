@@ -1,5 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
+CODE := src tests examples benchmarks docs/conf.py docs/_ext
 
 .PHONY: demo test check bench docs clean
 
@@ -10,8 +11,8 @@ test: .venv/weights .venv/chromium  ## the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: .venv/installed  ## format, lint, types
-	$(BIN)/ruff format --check src tests benchmarks docs/conf.py docs/_ext
-	$(BIN)/ruff check src tests benchmarks docs/conf.py docs/_ext
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 
 docs: .venv/installed  ## the site, into docs/_build/html
@@ -33,7 +34,7 @@ bench: .venv/installed  ## peak memory against what is predicted
 
 # without a browser the tests of the studio's page are skipped and say so, but fail where CI is set
 .venv/chromium: .venv/installed
-	-$(BIN)/python -m tests.studio.chromium && touch $@
+	-$(BIN)/python -m tests.server.chromium && touch $@
 
 clean:
 	rm -rf .venv build dist demo samples docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis

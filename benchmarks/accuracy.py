@@ -21,8 +21,8 @@ import recap
 from recap.core.canvas import Canvas, Draw
 from recap.core.noise import Noise, image_generators
 from recap.evaluation.evaluate import machine
-from recap.files import write_json
-from recap.pipeline import Pipeline
+from recap.pipelines.pipeline import Pipeline
+from recap.runs.files import write_json
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -1,31 +1,29 @@
 #!/usr/bin/env python3
 """Half-masked antibody sequences filled in by AntiBERTy: residues recovered and seconds, plain against grouped.
 
-    python benchmarks/antibodies.py [--maskings 8] [--share 0.5] [--settings 1 8 16 8+8 8+24] [--threads 2]
+    python -m benchmarks.antibodies [--maskings 8] [--share 0.5] [--schedule 1 8 16 8+8 8+24:chain=3] [--threads 2]
 
 Every sequence of benchmarks/antibodies.fasta is masked in several ways, with fixed seeds; the maskings of one
-sequence are decoded together. A setting is T (plain steps) or T+T' (full and local evaluations, spread evenly).
-Settings take turns for each sequence, so that whatever else the machine does falls on all of them; gains are those in
-processor time, which does not count it. The spread is over maskings.
+sequence are decoded together by examples/antibodies.py. Schedules take turns for each sequence, so that whatever else
+the machine does falls on all of them; gains are those in processor time, which does not count it. The spread is over
+maskings.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import platform
 import statistics
 import time
 from pathlib import Path
 
 import torch
+from examples.antibodies import MASK, AntiBERTy, parse
 
-from recap.antibodies import MASK, AntiBERTy
-from recap.cli.fill import parse
-from recap.filling import fill
+from recap import SamplingOptions
 
 HERE = Path(__file__).parent
-SETTINGS = ("1", "4", "8", "16", "32", "4+4", "8+8", "16+16", "4+12", "8+24")
+SCHEDULES = ("1", "4", "8", "16", "32", "4+4", "8+8", "16+16", "4+12:chain=3", "8+24:chain=3")
 
 
 def masked(sequence: str, share: float, seed: int) -> str:
@@ -35,15 +33,9 @@ def masked(sequence: str, share: float, seed: int) -> str:
     return "".join(MASK if i in hidden else letter for i, letter in enumerate(sequence))
 
 
-def recovered(truth: str, given: str, filled: str) -> tuple[int, int]:
-    """Residues that are right, and residues that were masked."""
-    spots = [i for i, letter in enumerate(given) if letter == MASK]
-    return sum(truth[i] == filled[i] for i in spots), len(spots)
-
-
-def evaluations(setting: str) -> tuple[int, int]:
-    full, _, local = setting.partition("+")
-    return int(full), int(local or 0)
+def recovered(truth: str, given: str, filled: str) -> int:
+    """Masked residues that are right."""
+    return sum(letter == MASK and right == found for right, letter, found in zip(truth, given, filled, strict=True))
 
 
 @torch.inference_mode()
@@ -68,7 +60,7 @@ def one_step(model: AntiBERTy, batch: list[list[int]]) -> tuple[float, float]:
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description="residues recovered and seconds, plain against grouped")
     options.add_argument("--sequences", type=Path, default=HERE / "antibodies.fasta")
-    options.add_argument("--settings", nargs="+", default=SETTINGS)
+    options.add_argument("--schedule", nargs="+", default=SCHEDULES)
     options.add_argument("--maskings", type=int, default=8)
     options.add_argument("--share", type=float, default=0.5)
     options.add_argument("--threads", type=int, default=2)
@@ -80,22 +72,19 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     truths = parse(args.sequences.read_text(), str(args.sequences))
     model = AntiBERTy.load()
-    right = {setting: [0] * args.maskings for setting in args.settings}
-    seconds, busy = dict.fromkeys(args.settings, 0.0), dict.fromkeys(args.settings, 0.0)
+    right = {schedule: [0] * args.maskings for schedule in args.schedule}
+    seconds, busy = dict.fromkeys(args.schedule, 0.0), dict.fromkeys(args.schedule, 0.0)
     hidden = [0] * args.maskings
-    fill(model.model, [model.encode(masked(truths[0], args.share, 0))], full=2, local=2)  # warm
+    model.fill([masked(truths[0], args.share, 0)], "2+2")  # warm
     for number, truth in enumerate(truths):
         given = [masked(truth, args.share, 1000 * number + seed) for seed in range(args.maskings)]
-        ids = [model.encode(sequence) for sequence in given]
-        for setting in args.settings:
-            full, local = evaluations(setting)
-            chain = max(1, math.ceil(local / full))
+        for schedule in args.schedule:
             start, spent = time.perf_counter(), time.process_time()
-            filled = [model.decode(row) for row in fill(model.model, ids, full=full, local=local, chain=chain)]
-            seconds[setting] += time.perf_counter() - start
-            busy[setting] += time.process_time() - spent
+            filled = model.fill(given, schedule)
+            seconds[schedule] += time.perf_counter() - start
+            busy[schedule] += time.process_time() - spent
             for seed, (g, f) in enumerate(zip(given, filled, strict=True)):
-                right[setting][seed] += recovered(truth, g, f)[0]
+                right[schedule][seed] += recovered(truth, g, f)
         for seed, g in enumerate(given):
             hidden[seed] += g.count(MASK)
     theirs, ours = one_step(model, [model.encode(truths[0])] * args.maskings)
@@ -111,15 +100,16 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|")
     sequences = len(truths) * args.maskings
-    for setting in args.settings:
-        full, local = evaluations(setting)
-        shares = [a / b for a, b in zip(right[setting], hidden, strict=True)]
+    for schedule in args.schedule:
+        options = SamplingOptions.from_text(schedule)
+        full, local = options.full or 0, options.local or 0
+        shares = [a / b for a, b in zip(right[schedule], hidden, strict=True)]
         spread = f"{statistics.stdev(shares):.2%}" if len(shares) > 1 else ""
         plain = busy.get(str(full + local))
-        gain = f"{plain / busy[setting]:.2f}x" if local and plain else ""
-        total = sum(right[setting]) / sum(hidden)
-        times = f"{1000 * seconds[setting] / sequences:.0f} | {1000 * busy[setting] / sequences:.0f}"
-        print(f"| {full + local} | {setting} | {total:.2%} | {spread} | {times} | {gain} |")
+        gain = f"{plain / busy[schedule]:.2f}x" if local and plain else ""
+        total = sum(right[schedule]) / sum(hidden)
+        times = f"{1000 * seconds[schedule] / sequences:.0f} | {1000 * busy[schedule] / sequences:.0f}"
+        print(f"| {full + local} | {full}{f'+{local}' * bool(local)} | {total:.2%} | {spread} | {times} | {gain} |")
     print(
         f"\nOne forward of transformers over such a batch: {1000 * theirs:.0f} ms; "
         f"one full evaluation of the adapter: {1000 * ours:.0f} ms."

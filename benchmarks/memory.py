@@ -29,8 +29,8 @@ from recap.core.presets import MAR_GUIDANCE, mar
 from recap.core.schedule import Ramp, Schedule, from_counts
 from recap.core.selection import RandomOrder
 from recap.models.adapter import Adapter
-from recap.models.zoo import SIZES, adapt, build, randomize
-from recap.planning import plan
+from recap.models.registry import SIZES, adapt, build, randomize
+from recap.planning.plan import plan
 
 ALLOWED = 1.3
 
@@ -81,7 +81,7 @@ def _one_step(adapter: Adapter, labels: torch.Tensor, schedule: Schedule, noise:
     group = schedule.groups[1]
     selector = RandomOrder()
     features = adapter.full(canvas, None, selector.candidates(canvas, group))
-    canvas.commit(selector.settle(canvas, adapter.head, features, group, noise))
+    canvas.commit(selector.rank(canvas, adapter.head, features, group, noise))
 
 
 def peaks(args: argparse.Namespace) -> Iterator[int]:

@@ -31,8 +31,8 @@ import torch
 from torch import Tensor, nn
 
 import recap
-from recap.contract import TOLERANCE, distance
 from recap.core.canvas import take
+from recap.verification.verifier import TOLERANCE, distance
 
 ROOT = Path(os.environ.get("RECAP_OTHERS", "others")).resolve()
 PACKAGES = ("models", "diffusion", "util", "taming", "libs", "models_mage")

@@ -23,25 +23,25 @@ from unittest import mock
 import numpy as np
 import torch
 from PIL import Image
+from recap.evaluation.fid import FeatureStatistics
+from recap.evaluation.measure import class_counts
+from recap.evaluation.settings import Setting
 from safetensors.torch import save as to_safetensors
 
 from recap.checkpoints import load_official, load_pretrained, save_pretrained
 from recap.cli import main
 from recap.core.presets import Sampling
 from recap.evaluation.evaluate import read_state
-from recap.evaluation.fid import FeatureStatistics
 from recap.evaluation.images import open_images
-from recap.evaluation.measure import class_counts
 from recap.evaluation.report import Sweep, section
-from recap.evaluation.settings import Setting
 from recap.evaluation.sweep import read_points, rows_of
-from recap.images import open_picture
-from recap.labels import find_classes
 from recap.models.maskgit import MaskGITConfig
-from recap.models.zoo import build
-from recap.pipeline import Pipeline
+from recap.models.registry import build
+from recap.pipelines.labels import find_classes
+from recap.pipelines.pipeline import Pipeline
 from recap.tokenizers import VQGANConfig
 from recap.training.data import read_photos
+from recap.view.images import open_picture
 
 SMALL = MaskGITConfig(width=8, depth=2, heads=2, num_tokens=4, codes=4, classes=2)
 SMALL_TOKENIZER = VQGANConfig(channels=4, multipliers=(1, 1), blocks=1, latent_channels=4, codes=4, groups=2)

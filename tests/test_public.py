@@ -15,7 +15,7 @@ NAMES = [
     "AntiBERTy",
     "Canvas",
     "CategoricalHead",
-    "Cell",
+    "TokenState",
     "CentreOut",
     "CheckpointError",
     "ConfidenceOrder",
@@ -29,7 +29,7 @@ NAMES = [
     "KLVAE",
     "KLVAEConfig",
     "Known",
-    "Law",
+    "Check",
     "MAGE",
     "MAGEAdapter",
     "MAGEConfig",
@@ -115,7 +115,7 @@ def test_drawing_needs_no_compiler() -> None:
 import sys, recap
 pipe = recap.load("flowers-mage")
 pipe.progress = False
-pipe(num_images=1, schedule=pipe.default_schedule(1, 0), seed=0)
+pipe(num_images=1, schedule=pipe.schedule(1, 0), seed=0)
 assert "torch._dynamo" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

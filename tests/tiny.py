@@ -1,19 +1,24 @@
 """Small models of all three families, with random weights under which no part is idle."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw
+from recap.core.decode import grouped_decode
 from recap.core.noise import Noise, image_generators
 from recap.core.protocols import Selector
-from recap.models.adapter import Adapter
+from recap.core.schedule import Schedule
+from recap.core.selection import ConfidenceOrder, RandomOrder
+from recap.models.adapter import Adapter, ModelWrapper
 from recap.models.mage import MAGEConfig
 from recap.models.mar import MARConfig
 from recap.models.maskgit import MaskGITConfig
-from recap.models.zoo import adapt, build, family_of, randomize
+from recap.models.registry import adapt, build, randomize
 
 CONFIGS: dict[str, Any] = {
     "mar": MARConfig(32, 2, 3, heads=4, head_depth=2, head_width=48, num_tokens=16, channels=4, buffer=3, classes=5),
@@ -28,7 +33,25 @@ def model(family: str, seed: int = 0, **changes: Any) -> Adapter:
 
 
 def selector(family: str) -> Selector:
-    return family_of(CONFIGS[family]).selector()
+    return RandomOrder() if family == "mar" else ConfidenceOrder()
+
+
+class Spied(ModelWrapper):
+    """A model that says what it is asked: `note("full" or "local", features)` is called after every evaluation."""
+
+    def __init__(self, model: Adapter, note: Callable[[str, Tensor], object]) -> None:
+        super().__init__(model)
+        self.note = note
+
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
+        features = self.model.full(canvas, cache, wanted)
+        self.note("full", features)
+        return features
+
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
+        features = self.model.local(canvas, cache, rows, wanted)
+        self.note("local", features)
+        return features
 
 
 def labels(adapter: Adapter, batch: int) -> Tensor | None:
@@ -50,3 +73,21 @@ def values(adapter: Adapter, batch: int, tokens: int, seed: int = 1) -> Draw:
     if "codes" in type(adapter.config).__dataclass_fields__:
         return Draw((noise(batch, seed).uniform(tokens) * adapter.config.codes).long())
     return Draw(noise(batch, seed).normal(tokens, adapter.config.channels))
+
+
+def sample(
+    adapter: Adapter,
+    schedule: Schedule,
+    batch: int = 2,
+    *,
+    seed: int = 0,
+    selector: Selector | None = None,
+    first: int = 0,
+) -> Tensor:
+    """The tokens (B, N, ...) of images `first` and on, in raster order."""
+    asked = labels(adapter, first + batch)
+    asked = None if asked is None else asked[first:]
+    *_, end = grouped_decode(adapter, asked, schedule, selector or adapter.selector(), noise(batch, seed, first))
+    assert end.decoded == adapter.num_tokens
+    assert end.finite.all()
+    return end.raster()

@@ -35,7 +35,7 @@ def rewrite(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: 
 
 def marked(match: re.Match[str]) -> str:
     """Code between backticks: a link where it is a public name."""
-    end = r"\ " if re.match(r"\w", match.string[match.end() :]) else ""  # letters may follow, as in `Cell`s
+    end = r"\ " if re.match(r"\w", match.string[match.end() :]) else ""  # letters may follow, as in `TokenState`s
     name = match[1].removeprefix("recap.").removesuffix("(...)").removesuffix("()")
     first = name.partition(".")[0]
     if first in recap.__all__ and re.fullmatch(r"[\w.]+", name):

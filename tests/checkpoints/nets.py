@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recap.checkpoints import CheckpointError
-from recap.models.zoo import SIZES, build, randomize, tiny
+from recap.models.registry import SIZES, build, randomize, tiny
 from recap.tokenizers import KLVAEConfig, VQGANConfig
 
 HEADS = 4
@@ -55,6 +55,13 @@ def outputs(net: Any) -> list[Tensor]:
 def same(ours: nn.Module, theirs: nn.Module) -> bool:
     """Whether two networks compute the same, to the last bit."""
     return all(map(torch.equal, outputs(ours), outputs(theirs)))
+
+
+def recap(*argv: object) -> int:
+    """The exit status of a command."""
+    from recap.cli import main
+
+    return main([str(word) for word in argv])
 
 
 def refused(read: Any, path: Path, **options: Any) -> str:

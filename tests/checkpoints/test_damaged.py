@@ -11,10 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from recap import load_official
-from recap.checkpoints import CheckpointError, read_official
-from recap.cli import main
-from tests.checkpoints.nets import HEADS, refused, small
+from recap.checkpoints import CheckpointError, load_official, read_official
+from tests.checkpoints.nets import HEADS, recap, refused, small
 
 
 class Attack:
@@ -61,7 +59,7 @@ def test_nothing_in_a_file_is_run(
 
 def test_refusal_names_what_was_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save({"model": Attack(os.system, "true")}, tmp_path / "evil.pth")
-    assert main(["convert", str(tmp_path / "evil.pth"), str(tmp_path / "out")]) == 2
+    assert recap("convert", tmp_path / "evil.pth", tmp_path / "out") == 2
     assert "system" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

@@ -11,9 +11,9 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from recap import CheckpointError, load_pretrained, save_pretrained
+from recap.checkpoints import CheckpointError, load_pretrained, save_pretrained
 from recap.checkpoints import folder as folders
-from recap.models.zoo import SIZES, TOKENIZER_SIZES, build, randomize, tiny, tiny_tokenizer
+from recap.models.registry import SIZES, TOKENIZER_SIZES, build, randomize, tiny, tiny_tokenizer
 from tests.checkpoints.nets import CONFIGS, outputs, refused, same, small
 
 TINY: dict[str, Any] = {

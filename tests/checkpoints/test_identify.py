@@ -9,7 +9,7 @@ from torch import Tensor
 
 from recap.checkpoints import CheckpointError
 from recap.checkpoints.identify import describe, infer
-from recap.models.zoo import SIZES, TOKENIZER_SIZES, build
+from recap.models.registry import SIZES, TOKENIZER_SIZES, build
 from tests.checkpoints.nets import CONFIGS, HEADS, KL, MODELS, VQ
 
 PUBLISHED: dict[str, Any] = {**SIZES, **TOKENIZER_SIZES}

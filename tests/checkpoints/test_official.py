@@ -10,12 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from recap import Pipeline, cosine, load_official, load_pretrained
-from recap.checkpoints import read_official
-from recap.cli import main
-from recap.models.zoo import SIZES, TOKENIZER_SIZES, build, randomize
+from recap import Pipeline, cosine
+from recap.checkpoints import load_official, load_pretrained, read_official, save_pretrained
+from recap.models.registry import SIZES, TOKENIZER_SIZES, build, randomize
 from recap.tokenizers import VQGAN
-from tests.checkpoints.nets import CONFIGS, HEADS, MODELS, outputs, refused, same, small
+from tests.checkpoints.nets import CONFIGS, HEADS, MODELS, outputs, recap, refused, same, small
 
 SCHEDULE = cosine(64, full=3, local=2, head_steps=(3, 2))
 
@@ -63,9 +62,16 @@ LAYOUTS: dict[str, tuple[str, Any]] = {
 }
 
 
-def convert(file: Path, out: Path, *options: str) -> nn.Module:
-    assert main(["convert", str(file), str(out), *options]) == 0
-    return load_pretrained(out)
+def convert(file: Path, out: Path, kind: str, dtype: torch.dtype | None = None) -> nn.Module:
+    heads = HEADS if kind in MODELS else None
+    return load_pretrained(save_pretrained(load_official(file, heads=heads, dtype=dtype), out))
+
+
+def test_the_command_converts_a_file(tmp_path: Path) -> None:
+    net = small("maskgit")
+    torch.save(net.state_dict(), tmp_path / "official.pth")
+    assert recap("convert", tmp_path / "official.pth", tmp_path / "out", "--heads", HEADS) == 0
+    assert same(load_pretrained(tmp_path / "out"), net)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -73,7 +79,7 @@ def test_converted_file_computes_the_same(layout: str, tmp_path: Path) -> None:
     kind, wrap = LAYOUTS[layout]
     net = small(kind)
     torch.save(wrap(net), tmp_path / "official.pth")
-    converted = convert(tmp_path / "official.pth", tmp_path / "out", *(["--heads", "4"] if kind in MODELS else []))
+    converted = convert(tmp_path / "official.pth", tmp_path / "out", kind)
     assert converted.config == CONFIGS[kind]
     assert not converted.training
     assert same(converted, net)
@@ -83,7 +89,7 @@ def test_converted_file_computes_the_same(layout: str, tmp_path: Path) -> None:
 def test_converted_model_draws_the_same(kind: str, tmp_path: Path) -> None:
     net = small(kind)
     torch.save({"model": net.state_dict()}, tmp_path / "official.pth")
-    convert(tmp_path / "official.pth", tmp_path / "out", "--heads", str(HEADS))
+    convert(tmp_path / "official.pth", tmp_path / "out", kind)
 
     def draw(pipe: Pipeline) -> Tensor:
         pipe.progress = False
@@ -117,16 +123,14 @@ def test_mage_keeps_its_own_position_ids(tmp_path: Path) -> None:
 def test_safetensors_files_convert_too(kind: str, tmp_path: Path) -> None:
     net = small(kind)
     save_file(net.state_dict(), tmp_path / "official.safetensors")
-    heads = ["--heads", "4"] if kind in MODELS else []
-    assert same(convert(tmp_path / "official.safetensors", tmp_path / "out", *heads), net)
+    assert same(convert(tmp_path / "official.safetensors", tmp_path / "out", kind), net)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_weights_convert_to_bfloat16(kind: str, tmp_path: Path) -> None:
     net = small(kind)
     torch.save({"model": net.state_dict()}, tmp_path / "a.pth")
-    heads = ["--heads", "4"] if kind in MODELS else []
-    converted = convert(tmp_path / "a.pth", tmp_path / "out", "--dtype", "bfloat16", *heads)
+    converted = convert(tmp_path / "a.pth", tmp_path / "out", kind, torch.bfloat16)
     written = load_file(tmp_path / "out" / "model.safetensors")
     assert set(written) == set(net.state_dict())
     for key, value in net.state_dict().items():
@@ -206,7 +210,7 @@ def test_integers_are_no_weights(tmp_path: Path) -> None:
 def test_conversion_refuses_small_norm_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     net = VQGAN(replace(CONFIGS["vqgan"], channels=16, groups=8))
     torch.save(net.state_dict(), tmp_path / "a.ckpt")
-    assert main(["convert", str(tmp_path / "a.ckpt"), str(tmp_path / "out")]) == 2
+    assert recap("convert", tmp_path / "a.ckpt", tmp_path / "out") == 2
     assert "groups" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -215,7 +219,7 @@ def test_failed_conversion_is_reported(tmp_path: Path, capsys: pytest.CaptureFix
     torch.save(small("vqgan").state_dict(), tmp_path / "a.ckpt")
     (tmp_path / "file").write_text("in the way")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        assert main(["convert", str(tmp_path / "a.ckpt"), str(out)]) == 2
+        assert recap("convert", tmp_path / "a.ckpt", out) == 2
         error = capsys.readouterr().err
         assert error.startswith("recap convert: ")
         assert str(out) in error

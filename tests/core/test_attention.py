@@ -8,7 +8,7 @@ from recap.models.layers import Attention
 
 
 def by_hand(attn: Attention, queries: Tensor, rows: Tensor) -> Tensor:
-    """Softmax attention spelled out, head by head, in float64."""
+    """Softmax attention canonical_text out, head by head, in float64."""
     weight, width = attn.qkv.weight.double(), queries.shape[-1]
     bias = torch.zeros(3 * width).double() if attn.qkv.bias is None else attn.qkv.bias.double()
     q = queries.double() @ weight[:width].T + bias[:width]
@@ -63,7 +63,7 @@ def test_scattered_slots_differ_from_image_to_image(attn: Attention) -> None:
     attend(attn, x, layer, Rows.all(7))
     slots = torch.tensor([[4, 0, 6], [1, 2, 5]])
     fresh = torch.randn(2, 3, 24, generator=torch.Generator().manual_seed(2))
-    out = attend(attn, fresh, layer, Rows(7, slots=slots))
+    out = attend(attn, fresh, layer, Rows(7, cache_rows=slots))
     rows = x.clone()
     for image in range(2):
         rows[image, slots[image]] = fresh[image]

@@ -15,7 +15,7 @@ def frequencies(
     draws, size = 40_000, logits.shape[-1]
     features = logits.reshape(branches, 1, -1).expand(branches, draws, -1)
     head = CategoricalHead(lambda x: x)
-    step = Step(1, token_temperature=temperature, guidance=guidance)
+    step = Step(1, temperature=temperature, guidance=guidance)
     drawn = head.draw(features, step, branches, Noise(image_generators(0, [0]), "cpu"))
     return torch.bincount(drawn.values[0], minlength=size) / draws
 
@@ -36,7 +36,7 @@ def test_guided_ids_follow_the_extrapolated_logits() -> None:
 def test_confidence_is_the_untempered_log_probability() -> None:
     features = LOGITS.expand(1, 50, -1)
     drawn = CategoricalHead(lambda x: x).draw(
-        features, Step(1, token_temperature=3.0), 1, Noise(image_generators(0, [0]), "cpu")
+        features, Step(1, temperature=3.0), 1, Noise(image_generators(0, [0]), "cpu")
     )
     assert drawn.confidence is not None
     torch.testing.assert_close(drawn.confidence[0], LOGITS.log_softmax(-1)[drawn.values[0]])
@@ -68,10 +68,10 @@ def test_a_canvas_keeps_what_was_committed_through_reordering() -> None:
     order = torch.stack([torch.tensor([2, 0, 3, 1, 4]), torch.tensor([4, 3, 2, 1, 0])])
     canvas = Canvas(tokens=torch.full((2, 5), -1), order=order)
     canvas.commit(Draw(torch.tensor([[10, 11], [20, 21]])))
-    canvas.reorder(torch.tensor([[2, 0, 1], [1, 2, 0]]))
+    canvas.promote(torch.tensor([[2, 0, 1], [1, 2, 0]]))
     assert canvas.order.tolist() == [[2, 0, 4, 3, 1], [4, 3, 1, 0, 2]]
-    assert canvas.slots is not None
-    assert canvas.slots.tolist() == [[0, 1, 4, 2, 3], [0, 1, 3, 4, 2]]
+    assert canvas.cache_rows is not None
+    assert canvas.cache_rows.tolist() == [[0, 1, 4, 2, 3], [0, 1, 3, 4, 2]]
     canvas.commit(Draw(torch.tensor([[12], [22]])))
     assert canvas.raster().tolist() == [[11, -1, 10, -1, 12], [-1, 22, -1, 21, 20]]
     assert canvas.masked.tolist() == [[False, True, False, True, False], [True, False, True, False, False]]
@@ -84,7 +84,7 @@ def test_a_canvas_remembers_which_image_went_wrong() -> None:
     bad[1, 0, 1] = torch.nan
     canvas.commit(Draw(bad))
     canvas.commit(Draw(torch.zeros(3, 1, 2)))
-    assert canvas.sound.tolist() == [True, False, True]
+    assert canvas.finite.tolist() == [True, False, True]
 
 
 def test_take_repeats_rows_over_branches() -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recap.core.counts import cosine_counts, group_lengths, linear_counts, power_counts
-from recap.core.presets import PAPER_ROWS, autonat_t8, interpolated, maskgit, published
-from recap.core.schedule import Group, Ramp, Schedule, Step, cosine, from_counts, from_ratios, linear, power
+from recap.core.presets import PAPER_ROWS, autonat_t8, interpolated, maskgit, preset
+from recap.core.schedule import Group, Ramp, Schedule, cosine, from_counts, from_ratios, linear, power
 
 
 def runs(text: str) -> list[int]:
@@ -72,31 +72,16 @@ def test_every_rule_decodes_every_token_once(tokens: int, data: st.DataObject) -
 def test_pairs_are_honoured_exactly(full: int, data: st.DataObject) -> None:
     chain = data.draw(st.integers(1, 5))
     local = data.draw(st.integers(0, full * chain))
-    plain = data.draw(st.none() | st.integers(0, full))
-    lengths = group_lengths(full=full, local=local, plain=plain, chain=chain)
+    warmup = data.draw(st.none() | st.integers(0, full))
+    lengths = group_lengths(full, local, warmup, chain)
     assert len(lengths) == full
     assert sum(lengths) == full + local
     assert max(lengths) <= chain + 1
     reusing = [i for i, length in enumerate(lengths) if length > 1]
     assert reusing == list(range(reusing[0], reusing[-1] + 1)) if reusing else local == 0
     if reusing:
-        wished = (full + local) // 2 if plain is None else plain
+        wished = (full + local) // 2 if warmup is None else warmup
         assert reusing[0] == min(wished, full - len(reusing))
-
-
-@given(total=st.integers(1, 200), data=st.data())
-def test_totals_are_cut_into_chains(total: int, data: st.DataObject) -> None:
-    plain, chain = data.draw(st.integers(0, total)), data.draw(st.integers(1, 8))
-    lengths = group_lengths(total=total, plain=plain, chain=chain)
-    assert sum(lengths) == total
-    assert lengths[:plain] == (1,) * plain
-    assert all(length == chain + 1 for length in lengths[plain:-1])
-
-
-def test_the_authors_rule_for_totals() -> None:
-    for total, plain, full, local in ((24, 10, 17, 7), (84, 42, 63, 21), (28, 14, 21, 7), (96, 48, 72, 24)):
-        schedule = cosine(256, total=total, plain=plain)
-        assert (schedule.full, schedule.local) == (full, local)
 
 
 @pytest.mark.parametrize("row", PAPER_ROWS, ids=str)
@@ -105,28 +90,28 @@ def test_rows_of_the_paper(row: object) -> None:
     schedule = row.schedule()
     assert (schedule.full, schedule.local) == (row.full, row.local)
     assert schedule.tokens == 256
-    assert schedule.plain == min(row.plain, row.full - row.local)
+    assert schedule.warmup == min(row.warmup, row.full - row.local)
     assert max(group.local for group in schedule) == 1
 
 
-def test_overflowing_plain_groups_are_lowered() -> None:
-    assert published("maskgit-r", full=16, local=8, plain=10).plain == 8
-    assert published("mar-large", full=20, local=8).plain == 12
+def test_overflowing_warmup_are_lowered() -> None:
+    assert preset("maskgit-r", full=16, local=8, warmup=10).warmup == 8
+    assert preset("mar-large", full=20, local=8).warmup == 12
 
 
-def test_late_plain_groups_stay_where_the_paper_puts_them() -> None:
-    schedule = published("mar-large", full=64, local=20)
+def test_late_warmup_stay_where_the_paper_puts_them() -> None:
+    schedule = preset("mar-large", full=64, local=20)
     assert [group.local for group in schedule] == [0] * 42 + [1] * 20 + [0] * 2
 
 
 def test_maskgit_r_temperatures() -> None:
     for steps, low in ((16, 0.65), (20, 0.68), (24, 0.72), (32, 0.75)):
-        taus = [step.token_temperature for step in published("maskgit-r", full=steps).steps]
+        taus = [step.temperature for step in preset("maskgit-r", full=steps).steps]
         assert taus[0] == 1.0
         assert taus[-1] == pytest.approx(low)
         x = 3 / (steps - 1)
         assert taus[3] == pytest.approx(low + (1 - math.sqrt(x)) * (1 - low))
-    grouped = published("maskgit-r", full=22, local=10, plain=12)
+    grouped = preset("maskgit-r", full=22, local=10, warmup=12)
     choices = [group.steps[0].choice_temperature for group in grouped]
     assert choices == pytest.approx([5.5 * (1 - (i + 1) / 22) for i in range(22)])
     assert all(step.rank_temperature == 1.0 for step in grouped.steps)
@@ -134,10 +119,10 @@ def test_maskgit_r_temperatures() -> None:
 
 def test_mage_choice_temperature_grows_with_all_steps() -> None:
     for full, local, first in ((20, 0, 6.0), (50, 50, 12.0), (80, 48, 13.0), (35, 35, 9.0)):
-        schedule = published("mage", full=full, local=local)
+        schedule = preset("mage", full=full, local=local)
         assert schedule.steps[0].choice_temperature == pytest.approx(first * (1 - 1 / full))
         assert schedule.groups[-1].steps[0].choice_temperature == 0
-        assert schedule.plain == (0 if local else full)
+        assert schedule.warmup == (0 if local else full)
     assert maskgit(full=8).steps[0].choice_temperature == pytest.approx(4.5 * 7 / 8)
 
 
@@ -148,7 +133,7 @@ def test_published_values_are_interpolated_between_and_held_outside() -> None:
 
 @pytest.mark.parametrize(("name", "scale"), [("mar-base", 2.9), ("mar-large", 3.0), ("mar-huge", 3.2)])
 def test_mar_guidance_grows_with_the_decoded_share(name: str, scale: float) -> None:
-    schedule = published(name, full=12, local=4)
+    schedule = preset(name, full=12, local=4)
     decoded = 0
     for step in schedule.steps:
         decoded += step.tokens
@@ -180,43 +165,32 @@ def test_guidance_can_be_changed_afterwards() -> None:
     assert ramped.with_guidance(1.0) == schedule
 
 
-def test_arrived_rows_are_a_number() -> None:
-    schedule = from_counts(10, [1, 2, 3, 4], full=1, local=3, chain=3, renew="arrived")
-    assert [step.rows for step in schedule.steps] == [None, 3, 6, 10]
-
-
 @pytest.mark.parametrize(
     ("make", "needle"),
     [
-        (lambda: cosine(256), "either full="),
-        (lambda: cosine(256, full=4, total=8), "either full="),
         (lambda: cosine(256, full=8, local=9), "no room in 8 groups"),
         (lambda: cosine(256, full=8, local=17, chain=2), "chain >= 3"),
         (lambda: cosine(256, full=257), "no room in 256 tokens"),
         (lambda: cosine(256, full=200, local=100), "no room in 256 tokens"),
         (lambda: cosine(256, full=0), "at least one full"),
         (lambda: cosine(256, full=4, local=-1), "negative"),
-        (lambda: cosine(256, full=4, local=2, plain=5), "lower plain"),
-        (lambda: cosine(256, full=4, plain=-1), "negative"),
-        (lambda: cosine(256, total=4, plain=5), "do not fit"),
-        (lambda: cosine(256, total=4, local=2), "goes with full="),
-        (lambda: cosine(256, total=4, chain=0), "chain is 0"),
-        (lambda: cosine(256, full=4, token_temperature=0.0), "token_temperature is 0.0"),
-        (lambda: cosine(256, full=4, token_temperature=-1.0), "positive"),
+        (lambda: cosine(256, full=4, local=2, warmup=5), "warmup is 5"),
+        (lambda: cosine(256, full=4, warmup=-1), "warmup is -1"),
+        (lambda: cosine(256, full=4, chain=0), "chain is 0"),
+        (lambda: cosine(256, full=4, temperature=0.0), "temperature is 0.0"),
+        (lambda: cosine(256, full=4, temperature=-1.0), "positive"),
         (lambda: cosine(256, full=4, choice_temperature=-1.0), "choice_temperature"),
         (lambda: cosine(256, full=4, guidance=math.nan), "guidance"),
         (lambda: cosine(256, full=4, guidance=[1.0, 2.0]), "2 values for 4 sub-steps"),
         (lambda: cosine(256, full=4, head_steps=(1, 50)), "head_steps is 1"),
-        (lambda: cosine(256, full=4, renew="none"), "renew"),
         (lambda: from_counts(256, [100, 100]), "add up to 200"),
         (lambda: from_counts(4, [2, 0, 2]), "commits 0 tokens"),
         (lambda: from_counts(4, [2, 2], full=3), "2 counts"),
         (lambda: power(20, full=20), "leave none"),
         (lambda: linear(8, full=9), "no room"),
-        (lambda: published("mar-larg", full=4), "did you mean 'mar-large'"),
+        (lambda: preset("mar-larg", full=4), "did you mean 'mar-large'"),
         (lambda: Schedule(()), "no groups"),
         (lambda: Group(()), "no steps"),
-        (lambda: Group((Step(1), Step(1, rows=1))), "renews 1 rows"),
     ],
 )
 def test_bad_schedules_say_what_to_change(make: Callable[[], object], needle: str) -> None:

@@ -1,9 +1,10 @@
-"""Every fenced block of README and of the pages, where it stands and what it is."""
+"""Every fenced block of README and of the pages, where it stands and what it is, and the commands in it."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,14 +13,11 @@ ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,}) *(?P<info>[^`\n]*)$")
 
 PYTHON = ("python",)  # run as printed
-COMMANDS = (
-    "console",
-    "bash",
-    "sh",
-)  # run or parsed; in `console` commands follow a $, and the rest is what they print
+COMMANDS = ("console", "bash", "sh")  # run or parsed; in `console` commands follow a $, the rest is what they print
 PRINTED = ("text",)  # right after Python: what it prints; elsewhere a figure made of letters
 DATA = ("json",)  # parsed
 FIGURES = ("", "bibtex")  # trees and drawings, and a citation: not code
+PROMPT = "$ "
 LANGUAGES = (*PYTHON, *COMMANDS, *PRINTED, *DATA, *FIGURES)
 
 
@@ -46,8 +44,8 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """README, all pages, and the cards of the models inside."""
-    found = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md")]
+    """The files at the root, all pages, and the cards of the models inside."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md")]
     return sorted(path for path in found if "_build" not in path.parts)
 
 
@@ -99,3 +97,51 @@ def check(block: Block) -> None:
     if block.language == "bibtex":
         whole = block.code.startswith("@") and block.code.count("{") == block.code.count("}")
         assert whole, f"{block.place}: this is no entry of a bibliography"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One line for a shell, continued lines joined, and what the page shows below it."""
+
+    place: str
+    text: str
+    printed: str = ""
+
+    def parts(self) -> Iterator[list[str]]:
+        """The words of each command of the line; they run one after another."""
+        for part in re.split(r"\s&&\s", self.text):
+            try:
+                words = shlex.split(part, comments=True)
+            except ValueError as error:
+                raise AssertionError(f"{self.place}: {part!r} is no shell command: {error}") from error
+            if words:
+                yield words
+
+
+def commands(block: Block) -> list[Command]:
+    """The commands of a block: after a prompt in `console`, every line elsewhere."""
+    prompted = block.language == "console"
+    found: list[Command] = []
+    lines = block.code.splitlines()
+    place = 0
+    while place < len(lines):
+        first, line = place, lines[place]
+        place += 1
+        if prompted and not line.startswith(PROMPT):
+            if not found:
+                raise AssertionError(
+                    f"{block.place}: a console block begins with {line!r}; put {PROMPT!r} before commands"
+                )
+            last = found[-1]
+            found[-1] = Command(last.place, last.text, f"{last.printed}{line}\n")
+            continue
+        text = line.removeprefix(PROMPT)
+        while text.endswith("\\") and place < len(lines):
+            text = f"{text[:-1].rstrip()} {lines[place].strip()}"
+            place += 1
+        where = f"{block.place.rpartition(':')[0]}:{block.line + first}"
+        if text.strip():
+            found.append(Command(where, text))
+    if not found:
+        raise AssertionError(f"{block.place}: a block of commands has none; use `text` for what is printed")
+    return found

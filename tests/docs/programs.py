@@ -17,21 +17,20 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from recap.cli import main, parser
-from recap.cli.options import described
-from recap.evaluation.settings import Setting
+from recap.core.options import SamplingOptions
+from recap.models.registry import size_name
 from recap.weights import locate
 from tests.docs import smaller
-from tests.docs.blocks import ROOT
-from tests.docs.shell import Command
+from tests.docs.blocks import ROOT, Command
 from tests.docs.web import Web
 
 SERVERS = ("serve", "studio")
 # what is run; the others (evaluate, sweep, bench, train, ...) take minutes even when small, and are parsed
-RUN = ("sample", "edit", "verify", "convert", "plan", "models", "fill", "serve", "studio")
+RUN = ("sample", "edit", "verify", "convert", "plan", "models", "serve", "studio")
 NEEDED = {
-    "fill": ("antiberty", "transformers"),
+    "antibodies": ("antiberty", "transformers"),
     **dict.fromkeys(SERVERS, ("fastapi", "uvicorn")),
-}  # else these are parsed
+}  # else parsed
 ANYTHING = "..."  # stands for options that the page has named before
 FULL_SIZE = ("plan", "models")  # load nothing, so that they may speak of the real sizes
 PIP_FLAGS = {"-e", "--no-deps", "--quiet", "--upgrade", "-U"}
@@ -73,11 +72,10 @@ class Shell:
     def recap(self, words: list[str], shown: bool = False) -> str | None:
         name = words[1] if len(words) > 1 else ""
         args = parsed(words[1:])
-        there = all(map(importlib.util.find_spec, NEEDED.get(name, ())))
-        if name not in RUN or ANYTHING in words or not there:
+        if name not in RUN or ANYTHING in words or not installed(name):
             return None
         out, err = io.StringIO(), io.StringIO()
-        serving = self.web.started(args) if name in SERVERS else contextlib.nullcontext()
+        serving = self.web.started() if name in SERVERS else contextlib.nullcontext()
         given = [*words[1:], "--port", "0"] if name in SERVERS and "--port" not in words else words[1:]
         small = contextlib.nullcontext() if name in FULL_SIZE else self.small()
         with small, serving, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -88,19 +86,26 @@ class Shell:
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
-    """The arguments that the command line makes of words, its models, labels and settings looked at too."""
+    """The arguments that the command line makes of words, its models and schedules looked at too."""
     args = read(parser(), [word for word in words if word != ANYTHING])
-    models = getattr(args, "model", None) or []
-    models = [models] if isinstance(models, str) else models
-    if args.command == "fill" or (args.command == "verify" and ":" in "".join(models)):
+    models = listed(getattr(args, "model", None))
+    if args.command == "verify" and ":" in "".join(models):
         return args
     for model in models:
-        locate(model)
-        repeated = getattr(args, "repeat", None)
-        for setting in [*(getattr(args, "settings", None) or []), *(repeated if isinstance(repeated, list) else [])]:
-            _, config, sampling = described(model)
-            Setting.parse(setting).schedule(sampling, config.num_tokens)
+        if locate(model) is None:
+            size_name(model)
+    for text in [*listed(getattr(args, "schedule", None)), *listed(getattr(args, "repeat", None))]:
+        SamplingOptions.from_text(text)
     return args
+
+
+def listed(given: object) -> list[str]:
+    """What an option was given, as a list, numbers left out."""
+    return [given] if isinstance(given, str) else given if isinstance(given, list) else []
+
+
+def installed(name: str) -> bool:
+    return all(map(importlib.util.find_spec, NEEDED.get(name, ())))
 
 
 def read(options: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
@@ -155,7 +160,7 @@ def export(words: list[str]) -> None:
     """Variables that something reads."""
     for word in words[1:]:
         name = word.partition("=")[0]
-        places = [path for folder in ("src", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+        places = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
         assert any(name in path.read_text() for path in places), f"nothing in src or benchmarks reads {name}"
 
 
@@ -169,15 +174,22 @@ def torchrun(words: list[str]) -> None:
     parsed(launched.training_script_args)
 
 
-def python(words: list[str]) -> None:
-    """Scripts of the benchmarks by their own parsers; other modules have to be there."""
+def python(words: list[str]) -> str | None:
+    """Examples are run, benchmarks parsed; other modules have to be there."""
     if words[1] == "-m":
         name, rest = words[2], words[3:]
     else:
         path = Path(words[1])
         assert (ROOT / path).is_file(), f"there is no {path}"
         name, rest = ".".join(path.with_suffix("").parts), words[2:]
-    if name.startswith("benchmarks."):
-        read(importlib.import_module(name).parser(), rest)
-    else:
+    folder, _, script = name.partition(".")
+    if folder not in ("benchmarks", "examples"):
         assert importlib.util.find_spec(name), f"there is no module {name}"
+        return None
+    module = importlib.import_module(name)
+    read(module.parser(), rest)
+    if folder == "benchmarks" or not installed(script):
+        return None
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        module.main(rest)
+    return out.getvalue()

@@ -80,13 +80,14 @@ def subcommands() -> dict[str, argparse.ArgumentParser]:
 
 @cache
 def flags(name: str | None = None) -> frozenset[str]:
-    """The options of a command; without a name, those of all commands and benchmarks and of the launcher."""
+    """The options of a command; without a name, those of all commands and scripts and of the launcher."""
     if name is not None:
         return frozenset(subcommands()[name]._option_string_actions)
     from torch.distributed.run import get_args_parser
 
-    scripts = [path.stem for path in (ROOT / "benchmarks").glob("*.py") if "def parser(" in path.read_text()]
-    parsers = [importlib.import_module(f"benchmarks.{script}").parser() for script in scripts]
+    scripts = [path for folder in ("benchmarks", "examples") for path in (ROOT / folder).glob("*.py")]
+    scripts = [path for path in scripts if "def parser(" in path.read_text()]
+    parsers = [importlib.import_module(f"{path.parent.name}.{path.stem}").parser() for path in scripts]
     parsers += [*subcommands().values(), parser(), get_args_parser()]
     return frozenset(flag for one in parsers for flag in one._option_string_actions)
 
@@ -105,11 +106,13 @@ def check_span(code: str) -> None:
         assert re.search(rf"^{re.escape(words[1])}:", (ROOT / "Makefile").read_text(), re.M), f"no target {words[1]}"
     elif found := re.match(r"recap((?:\.\w+)+)", code):
         check_name(found[0])
-    elif re.fullmatch(r"[\w.*/-]*/[\w.*/-]*", code) and re.match(r"(src|docs|tests|benchmarks)/", code):
+    elif re.fullmatch(r"[\w.*/-]*/[\w.*/-]*", code) and re.match(r"(src|docs|tests|benchmarks|examples)/", code):
         assert list(ROOT.glob(code)), f"there is no {code}"
     elif re.fullmatch(r"[\w*]+(/[\w*]+)*\.py", code):
         found_files = [*(ROOT / "src" / "recap").rglob(code.replace("NAME", "*")), *ROOT.glob(code)]
         assert found_files, f"there is no {code}"
+    elif re.fullmatch(r"test_\w+", code):
+        assert any(f"def {code}(" in path.read_text() for path in (ROOT / "tests").rglob("test_*.py")), f"no {code}"
     elif words[0] == "python" and len(words) > 1 and words[1].startswith("benchmarks/"):
         script = importlib.import_module(words[1].removesuffix(".py").replace("/", "."))
         unknown = set(FLAG.findall(code)) - set(script.parser()._option_string_actions)

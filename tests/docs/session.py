@@ -1,4 +1,7 @@
-"""A reader who works through a page from top to bottom, in one folder and one Python."""
+"""A reader who works through a page from top to bottom, in one folder and one Python.
+
+The reader has some files there, and some objects that a page does not make itself.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,18 @@ from contextlib import AbstractContextManager, contextmanager, redirect_stderr, 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from tests.docs import programs, reader, smaller
-from tests.docs.blocks import COMMANDS, PYTHON, Block, blocks
-from tests.docs.shell import commands
+import recap
+from recap.models.registry import SIZES, TOKENIZER_SIZES, build, randomize
+from tests.docs import programs, smaller
+from tests.docs.blocks import COMMANDS, PYTHON, Block, blocks, commands
+from tests.models import standins
 
+HELD = {"wrap(mar)": "mar", "wrap(model)": "model"}  # what a block has that does not make it, by what it says
 MEASURED = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # times and errors: other ones on every machine
 
 
@@ -33,7 +41,7 @@ class Session:
         self.failure: Exception | None = None
         self.random = torch.get_rng_state()
         with self.small():
-            reader.prepare(folder)
+            prepare(folder)
 
     def run(self, block: Block) -> None:
         """Run a block, and before it those that the reader has come past."""
@@ -67,8 +75,8 @@ class Session:
 
     def python(self, block: Block) -> None:
         with self.small():
-            held = reader.held(block.code)
-        for name, value in held.items():
+            names = held(block.code)
+        for name, value in names.items():
             if self.space.get(name) is self.given.get(name):  # nothing, or what was given before
                 self.space[name] = self.given[name] = value
         code = compile("\n" * (block.line - 1) + smaller.python(block.code), str(block.page), "exec")
@@ -79,7 +87,7 @@ class Session:
             except NameError as error:
                 raise AssertionError(
                     f"{block.place}: {error}; no block before it defines that, and it is not among what the reader "
-                    f"is said to hold (HELD in tests/docs/reader.py)"
+                    f"is said to hold (HELD in tests/docs/session.py)"
                 ) from error
             except Exception as error:
                 raise AssertionError(f"{block.place}: {type(error).__name__}: {error}") from error
@@ -122,3 +130,22 @@ def compare(place: str, shown: str, printed: str) -> None:
 
 def shape(line: str) -> str:
     return " ".join(MEASURED.sub("#", line).split())
+
+
+def prepare(folder: Path) -> None:
+    """A photo with its mask, official files as one downloads them, and the folder that they are converted to."""
+    pixels = np.random.default_rng(0).integers(0, 256, (160, 200, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / "photo.jpg")
+    mask = np.zeros((160, 200), np.uint8)
+    mask[:, 100:] = 255
+    Image.fromarray(mask).save(folder / "mask.png")
+    net, tokenizer = randomize(build(SIZES["mar-large"])), randomize(build(TOKENIZER_SIZES["kl16"]))
+    torch.save({"model": net.state_dict(), "model_ema": net.state_dict()}, folder / "checkpoint-last.pth")
+    torch.save({"state_dict": tokenizer.state_dict()}, folder / "kl16.ckpt")
+    recap.Pipeline(net, tokenizer, options=":preset=mar-large").save_pretrained(folder / "mar-large")
+
+
+def held(code: str) -> dict[str, Any]:
+    """The names that a block may use without defining them: objects of somebody else's class."""
+    names = [name for words, name in HELD.items() if words in code]
+    return {name: standins.random(standins.MaskedAutoregressor()) for name in names}

@@ -16,15 +16,13 @@ from typing import Any
 
 import pytest
 
-from recap import save_pretrained, weights
-from recap.checkpoints import identify
+from recap import weights
+from recap.checkpoints import save_pretrained
 from recap.checkpoints.folder import config_from
-from recap.models.mage import MAGEConfig
 from recap.models.mar import MARConfig
-from recap.models.maskgit import MaskGITConfig
-from recap.models.zoo import SIZES, TOKENIZER_SIZES, build, randomize
+from recap.models.registry import SIZES, TOKENIZER_SIZES, architectures, build, randomize
 
-WIDTH, HEADS, GROUPS = 32, 2, 8
+WIDTH, HEADS = 32, 2
 SMALL: dict[str, Any] = {
     "width": WIDTH,
     "heads": HEADS,
@@ -35,12 +33,8 @@ SMALL: dict[str, Any] = {
     "head_depth": 1,
     "head_width": WIDTH,
     "patch": 0,
-    # tokenizers; what one of them has of these the other may not
-    "channels": 8,
-    "groups": GROUPS,
-    "blocks": 1,
-    "encoder_blocks": 1,
-    "decoder_blocks": 1,
+    **dict.fromkeys(("blocks", "encoder_blocks", "decoder_blocks"), 1),  # of tokenizers
+    "channels": WIDTH,
 }
 
 IN_PYTHON = (('"cuda"', '"cpu"'), ('.compile("graphs")', '.compile("eager")'))  # graphs are of CUDA
@@ -78,10 +72,7 @@ def smaller(home: Path | None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if home is not None:
             patch.setattr(weights, "HOME", home)
-        patch.setattr(identify, "GROUPS", GROUPS)
-        for kind in (MARConfig, MAGEConfig, MaskGITConfig):
-            patch.setitem(identify.HEADS[kind], WIDTH, HEADS)
-        for sizes in (SIZES, TOKENIZER_SIZES):
+        for sizes in (SIZES, TOKENIZER_SIZES, *(kind.sizes for kind in architectures().values())):
             for name, config in list(sizes.items()):
                 patch.setitem(sizes, name, small(config))
         yield

@@ -31,12 +31,7 @@ def test_block(block: Block, reading: Reading) -> None:
 
 def test_pages_are_found() -> None:
     names = {path.relative_to(ROOT).as_posix() for path in pages()}
-    assert {
-        "README.md",
-        "docs/editing.md",
-        "docs/results/findings.md",
-        "src/recap/weights/flowers-mar/README.md",
-    } <= names
+    assert {"README.md", "CONTRIBUTING.md", "docs/editing.md", "src/recap/weights/flowers-mar/README.md"} <= names
     kinds = {param.values[0].language for param in ALL}  # type: ignore[union-attr]
     assert {"python", "console", "text"} <= kinds
 

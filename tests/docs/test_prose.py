@@ -10,6 +10,7 @@ from tests.docs.blocks import ROOT, pages
 from tests.docs.prose import anchors, check_link, check_span, links, spans
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
+TODAY = [param for param in PAGES if param.id != "docs/changelog.md"]  # it speaks of names that are gone
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -23,7 +24,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", TODAY)
 def test_what_is_named_is_there(page: Path) -> None:
     wrong = []
     for place, code in spans(page):
@@ -67,21 +68,15 @@ def test_links_that_lead_nowhere(target: str, words: str) -> None:
         ("recap.core.nothing", "no recap.core.nothing"),
         ("tests/nowhere", "no tests/nowhere"),
         ("core/nowhere.py", "no core/nowhere.py"),
+        ("test_of_nothing", "no test_of_nothing"),
         ("python benchmarks/scaling.py --nmu 4", "no --nmu"),
     ],
 )
 def test_what_is_named_and_is_not_there(code: str, words: str) -> None:
     with pytest.raises(AssertionError, match=words):
         check_span(code)
-    for good in (
-        "recap.editing.at_random",
-        "recap sample ...",
-        "--chain",
-        "make test",
-        "tests/docs",
-        "core/decode.py",
-        "any `thing",
-    ):
+    names = ["recap.pipelines.editing.at_random", "recap sample ...", "--chain", "make test", "any `thing"]
+    for good in (*names, "tests/docs", "core/decode.py", "examples/antibodies.py"):
         check_span(good)
 
 

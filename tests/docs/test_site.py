@@ -20,15 +20,7 @@ from tests.docs.prose import subcommands
 
 pytestmark = pytest.mark.xdist_group("site")
 DOCS = ROOT / "docs"
-LOADED = {
-    "script": "src",
-    "img": "src",
-    "iframe": "src",
-    "source": "src",
-    "video": "src",
-    "audio": "src",
-    "embed": "src",
-}
+LOADED = dict.fromkeys(("script", "img", "iframe", "source", "video", "audio", "embed"), "src")
 LINKED = ("stylesheet", "preload", "modulepreload", "icon", "shortcut icon", "manifest", "preconnect", "dns-prefetch")
 
 

@@ -26,30 +26,18 @@ class Web:
         self.answered: Callable[[Ask], Any] | None = None
 
     @contextlib.contextmanager
-    def started(self, args: argparse.Namespace) -> Iterator[None]:
+    def started(self) -> Iterator[None]:
         """While a server's command runs, it says where it would listen, and hands over what it would serve."""
-        from recap.serving import server
-        from recap.serving.app import create_app as create_service
-        from recap.serving.service import Service
-        from recap.studio import app as studio
-        from tests.serving import served
-        from tests.studio import visits
+        from recap.server import process
+        from recap.server.worker import Service
+        from tests.server import served
 
-        create_studio = studio.create_app
-
-        def service_app(service: Service, token: str | None = None) -> Any:
+        def serve(app: object, service: Service, listener: object) -> None:
             # each lives in an event loop of its own
-            self.answered = lambda ask: served.asked(ask, Service(service.pipe, service.name, service.limits))
-            return create_service(service, token)
-
-        def studio_app(place: Any, **options: Any) -> Any:
-            self.answered = lambda ask: visits.asked(studio.Studio(place.shelf, place.limits), ask)
-            return create_studio(place, **options)
+            self.answered = lambda ask: served.asked(ask, Service(service.models))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(server, "create_app", service_app)
-            patch.setattr(studio, "create_app", studio_app)
-            patch.setattr(server, "listen", lambda *_: None)
+            patch.setattr(process, "serve", serve)
             yield
 
     @staticmethod
@@ -91,9 +79,8 @@ def curl_parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="curl", exit_on_error=False)
     options.add_argument("url")
     options.add_argument("-H", "--header", action="append", default=[])
-    options.add_argument("-d", "--data")
-    options.add_argument("-o", "--output")
-    options.add_argument("-X", "--request")
-    options.add_argument("-s", "--silent", action="store_true")
-    options.add_argument("-N", "--no-buffer", action="store_true")
+    for short, long in (("-d", "--data"), ("-o", "--output"), ("-X", "--request")):
+        options.add_argument(short, long)
+    for short, long in (("-s", "--silent"), ("-N", "--no-buffer")):
+        options.add_argument(short, long, action="store_true")
     return options

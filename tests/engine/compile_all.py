@@ -10,7 +10,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from recap.core.noise import MIX, REMIX, STEP, signed
-from recap.engine import diffusion_kernels, kernels
+from recap.engine import kernels
+from recap.models.mar import kernels as mar_kernels
 
 HASH = {"STEP": signed(STEP), "MIX": signed(MIX), "REMIX": signed(REMIX)}
 
@@ -65,19 +66,19 @@ def main() -> None:
                 kernels._store,
                 dtype,
                 {"SLOTS": scattered, "BLOCK": 1024},
-                slots="*i64",
+                cache_rows="*i64",
                 **integers("per_image", "first", "k_image", "k_row", "to_image", "width"),
             )
         for first in (True, False):
             compiled(
-                diffusion_kernels._gate_norm,
+                mar_kernels._gate_norm,
                 dtype,
                 {"AFFINE": first, "BLOCK": 2048},
                 **integers("row_stride", "gate_at", "shift_at", "width"),
                 **eps,
             )
             compiled(
-                diffusion_kernels._turn,
+                mar_kernels._reverse_step,
                 dtype,
                 {
                     "BRANCHES": 2,
@@ -86,16 +87,15 @@ def main() -> None:
                     "LAST": False,
                     "NOISE": True,
                     "BOUND": True,
-                    "LEAN": not first,
                     "BLOCK": 2048,
                 },
-                **dict.fromkeys(("x", "last", "numbers", "guide", "noise"), "*fp32"),
+                **dict.fromkeys(("x", "numbers", "guide", "noise"), "*fp32"),
                 **integers("tokens", "row_stride", "per_image", "noise_stride", "step", "width"),
                 bound="fp32",
                 **eps,
             )
             compiled(
-                diffusion_kernels._linear,
+                mar_kernels._linear,
                 dtype,
                 {"SILU": first, "ROWS": 32, "TILE": 16, "PARTS": 5, "PART": 256},
                 **integers("rows", "width", "outputs"),

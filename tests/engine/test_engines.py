@@ -11,20 +11,22 @@ import torch
 from torch import Tensor
 
 from recap import Pipeline
-from recap.contract import distance
 from recap.core.canvas import Canvas, Known
 from recap.core.decode import grouped_decode
 from recap.core.noise import Noise, image_generators
 from recap.core.schedule import Schedule, Step, from_counts
 from recap.engine import ENGINES, with_engine
-from recap.memory import release
 from recap.models.adapter import Adapter
 from recap.models.mar.diffusion import DiffusionHead
+from recap.runs.backoff import release
+from recap.verification.verifier import distance
 from tests import tiny
 
 pytest.importorskip("triton")
 from recap.engine import graphs
-from recap.engine.fused import FusedDiffusionHead, fused
+from recap.engine.fused import fused
+from recap.engine.graphs import GraphedModel
+from recap.models.mar.fused import FusedDiffusionHead, GraphedDiffusionHead, bucket
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -64,7 +66,7 @@ def schedule(adapter: Adapter, chain: int = 2) -> Schedule:
         [1, 2, 3, 2, 4, 4],
         full=2,
         local=4,
-        plain=0,
+        warmup=0,
         chain=chain,
         choice_temperature=2.0,
         rank_temperature=1.0 if adapter.head.__class__.__name__.endswith("CategoricalHead") else None,
@@ -101,12 +103,12 @@ def test_fused_draws_what_plain_draws(family: str) -> None:
 def test_a_replayed_diffusion_draws_what_the_plain_one_draws(branches: int) -> None:
     plain = model("mar")
     assert isinstance(plain.head, DiffusionHead)
-    head = plain.head
-    replayed = graphs.GraphedDiffusionHead(FusedDiffusionHead(head.net, head.channels, head.bound), capture())
+    head, made = plain.head, capture()
+    replayed = FusedDiffusionHead(head.net, head.channels, head.bound).graphed(lambda: graphs.GraphCache(made))
     for seed, count, scale in ((0, 1, 1.5), (1, 1, 2.0), (2, 1, 1.0), (3, 1, 1.2), (5, 1, 2.0), (4, 13, 1.5)):
         features = torch.randn(branches, count, 32, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-        solver = ("ancestral", "dpm")[seed % 2]
-        step = Step(count, guidance=scale, token_temperature=0.9 + seed / 10, head_steps=3, solver=solver)
+        solver = ("ancestral", "ddim")[seed % 2]
+        step = Step(count, guidance=scale, temperature=0.9 + seed / 10, head_steps=3, solver=solver)
         expected, ours = (
             each.draw(features, step, branches, Noise(image_generators(seed, [0]), DEVICE)).values
             for each in (head, replayed)
@@ -117,7 +119,7 @@ def test_a_replayed_diffusion_draws_what_the_plain_one_draws(branches: int) -> N
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_replayed_draws_what_plain_draws_again_and_again(family: str) -> None:
     plain, pretended = model(family), capture()
-    quick, noise = graphs.graphed(quick_model(plain), pretended), graphs.NoiseGraphs(capture())
+    quick, noise = GraphedModel(quick_model(plain), pretended), graphs.NoiseGraphs(capture())
     expected = {seed: drawn(plain, family, seed) for seed in (1, 2)}
     for seed in (1, 2, 1, 1, 2):
         assert distance(drawn(quick, family, seed, noise=noise), expected[seed]) < 1e-5
@@ -129,7 +131,7 @@ def test_replayed_draws_what_plain_draws_again_and_again(family: str) -> None:
 def test_replayed_runs_from_a_known_canvas_draw_what_plain_ones_draw(family: str) -> None:
     """Runs with nothing, more and less known take turns in the same memory."""
     plain = model(family)
-    quick = graphs.graphed(quick_model(plain), capture())
+    quick = GraphedModel(quick_model(plain), capture())
     tokens = tiny.values(plain, 2, 16).values.to(DEVICE)
     guidance = 1.5 if plain.guidable else 1.0
 
@@ -138,7 +140,7 @@ def test_replayed_runs_from_a_known_canvas_draw_what_plain_ones_draw(family: str
         labels = None if labels is None else labels.to(DEVICE)
         number = int(masked[0].sum())
         counts = [1, 1, 2, number - 4]
-        shaped = from_counts(number, counts, full=2, local=2, plain=0, guidance=guidance, head_steps=(3, 2))
+        shaped = from_counts(number, counts, full=2, local=2, warmup=0, guidance=guidance, head_steps=(3, 2))
         noise = Noise(image_generators(seed, range(2)), torch.device(DEVICE))
         canvas: Canvas
         *_, canvas = grouped_decode(adapter, labels, shaped, tiny.selector(family), noise, Known(tokens, masked))
@@ -155,7 +157,7 @@ def test_replayed_runs_from_a_known_canvas_draw_what_plain_ones_draw(family: str
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_runs_side_by_side_do_not_disturb_each_other(family: str) -> None:
     plain = model(family)
-    quick, noise = graphs.graphed(quick_model(plain), capture()), graphs.NoiseGraphs(capture())
+    quick, noise = GraphedModel(quick_model(plain), capture()), graphs.NoiseGraphs(capture())
     expected = {seed: drawn(plain, family, seed) for seed in (1, 2)}
     for _ in range(4):
         ends = {}
@@ -169,35 +171,35 @@ def test_runs_side_by_side_do_not_disturb_each_other(family: str) -> None:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_batches_of_other_sizes_and_runs_that_were_broken_off(family: str) -> None:
     plain = model(family)
-    quick = graphs.graphed(quick_model(plain), capture())
+    quick = GraphedModel(quick_model(plain), capture())
     for batch in (2, 3, 2, 1, 3, 2):
         next(steps(quick, family, 7, batch))  # left behind
         assert distance(drawn(quick, family, 5, batch), drawn(plain, family, 5, batch)) < 1e-5
 
 
 def test_graphs_and_shapes_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "ARENAS", 2)
-    record = graphs.Recorder(Pretended(), limit=3)
+    monkeypatch.setattr(graphs, "MAX_SHAPES", 2)
+    record = graphs.GraphCache(Pretended(), limit=3)
     for _ in range(3):
         for key in range(10):
             assert record(key, lambda key=key: torch.tensor([key])).tolist() == [key]  # type: ignore[misc]
     assert len(record.graphs) == 3
-    quick = graphs.Graphs(model("mage"), Pretended())
+    quick = GraphedModel(model("mage"), Pretended())
     for batch in (1, 2, 3, 4):
         quick.start(None, torch.arange(16, device=DEVICE).repeat(batch, 1), 1)
-    assert len(quick.arenas) == 2
+    assert len(quick.buffers) == 2
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_memory_that_is_kept_for_later_can_be_let_go(family: str) -> None:
     plain = model(family)
-    quick = graphs.graphed(quick_model(plain), capture())
+    quick = GraphedModel(quick_model(plain), capture())
     for _ in range(3):
         drawn(quick, family, 5)
     run = steps(quick, family, 5)
     canvas = next(run)
     kept = [weakref.ref(canvas.tokens)]
-    if isinstance(quick.head, graphs.GraphedDiffusionHead):
+    if isinstance(quick.head, GraphedDiffusionHead):
         kept += [weakref.ref(tensor) for memory in quick.head.memory.values() for tensor in memory]
     quick.release()
     canvas = list(run)[-1]  # ends as it would have
@@ -211,7 +213,7 @@ def test_memory_that_is_kept_for_later_can_be_let_go(family: str) -> None:
 
 
 def test_few_numbers_of_tokens_make_few_graphs() -> None:
-    sizes = [graphs.bucket(count) for count in range(1, 257)]
+    sizes = [bucket(count) for count in range(1, 257)]
     assert all(size >= count for count, size in enumerate(sizes, start=1))
     assert all(size <= 1.25 * count for count, size in enumerate(sizes, start=1))
     assert len(set(sizes)) < 35
@@ -284,15 +286,14 @@ def test_half_precision_stays_near_float32(family: str, dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_a_hundred_runs_leave_nothing_behind(family: str) -> None:
-    quick = graphs.graphed(quick_model(model(family)), capture())
+    quick = GraphedModel(quick_model(model(family)), capture())
     noise = graphs.NoiseGraphs(capture())
     kept = []
     for run in range(100 if DEVICE == "cuda" else 12):
         drawn(quick, family, run, noise=noise)
         if run >= 3:
-            held = quick.start.__self__  # type: ignore[attr-defined]
-            arenas = [arena for same in held.arenas.values() for arena in same]
-            graphs_kept = sum(len(arena.record.graphs) for arena in arenas)
+            buffers = [each for same in quick.buffers.values() for each in same]
+            graphs_kept = sum(len(each.graphs.graphs) for each in buffers)
             memory = torch.cuda.memory_allocated() if DEVICE == "cuda" else 0
-            kept.append((len(arenas), graphs_kept, len(noise.record.graphs), memory))
+            kept.append((len(buffers), graphs_kept, len(noise.graphs.graphs), memory))
     assert len(set(kept)) == 1

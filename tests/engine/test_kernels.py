@@ -17,7 +17,7 @@ from recap.core.noise import Noise, image_generators
 from recap.core.schedule import Step
 
 kernels = pytest.importorskip("recap.engine.kernels")
-diffusion_kernels = pytest.importorskip("recap.engine.diffusion_kernels")
+mar_kernels = pytest.importorskip("recap.models.mar.kernels")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -45,13 +45,13 @@ def test_sum_and_norm_of_nothing() -> None:
 @pytest.mark.parametrize("affine", [True, False])
 def test_gate_and_norm(affine: bool) -> None:
     width, rows = 40, 5
-    h, update, changes = random(rows, width), random(rows, width, seed=1), random(rows, 6 * width, seed=2)
+    h, update, modulation = random(rows, width), random(rows, width, seed=1), random(rows, 6 * width, seed=2)
     norm = (random(width, seed=3), random(width, seed=4)) if affine else None
-    shift, scale, gate = changes[:, :width], changes[:, width : 2 * width], changes[:, 4 * width : 5 * width]
+    shift, scale, gate = modulation[:, :width], modulation[:, width : 2 * width], modulation[:, 4 * width : 5 * width]
     expected = h + gate * update
     weight, bias = norm or (None, None)
     normed = F.layer_norm(expected, (width,), weight, bias, 1e-6) * (1 + scale) + shift
-    out = diffusion_kernels.gate_norm_(h, update, changes, 4 * width, 0, norm, 1e-6, torch.empty_like(h))
+    out = mar_kernels.gate_norm_(h, update, modulation, 4 * width, 0, norm, 1e-6, torch.empty_like(h))
     torch.testing.assert_close(h, expected)
     torch.testing.assert_close(out, normed, rtol=1e-5, atol=1e-5)
 
@@ -79,7 +79,7 @@ def test_ids_are_those_of_the_plain_head(branches: int, temperature: float) -> N
     from recap.engine.fused import FusedCategoricalHead
 
     logits = 3 * random(branches * 3, 11, 37)
-    step = Step(11, token_temperature=temperature, guidance=1.7)
+    step = Step(11, temperature=temperature, guidance=1.7)
 
     def draw(kind: type[CategoricalHead]) -> Draw:
         return kind(lambda x: x).draw(logits, step, branches, Noise(image_generators(0, range(3)), DEVICE))
@@ -104,10 +104,10 @@ def test_keys_and_values_go_where_they_belong(scattered: bool) -> None:
     _, k, v = random(2, 3, 72).chunk(3, dim=-1)
     cache = LayerCache(random(2, 9, 24, seed=1), random(2, 9, 24, seed=2))
     expected = LayerCache(cache.k.clone(), cache.v.clone())
-    slots = torch.tensor([[8, 0, 4], [1, 7, 2]], device=DEVICE) if scattered else None
-    rows = Rows(9, slots=slots) if scattered else Rows(9, (slice(4, 7),))
+    cache_rows = torch.tensor([[8, 0, 4], [1, 7, 2]], device=DEVICE) if scattered else None
+    rows = Rows(9, cache_rows=cache_rows) if scattered else Rows(9, (slice(4, 7),))
     expected.write(k, v, rows)
-    kernels.store(k, v, cache.k, cache.v, 4 if slots is None else slots)
+    kernels.store(k, v, cache.k, cache.v, 4 if cache_rows is None else cache_rows)
     assert torch.equal(cache.k, expected.k)
     assert torch.equal(cache.v, expected.v)
 
@@ -118,18 +118,18 @@ def test_linear_layer_of_few_rows(rows: int, silu: bool) -> None:
     x, weight, bias = random(rows, 48), random(40, 48, seed=1), random(40, seed=2)
     expected = F.linear(x, weight, bias)
     expected = F.silu(expected) if silu else expected
-    torch.testing.assert_close(diffusion_kernels.linear(x, weight, bias, silu), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(mar_kernels.linear(x, weight, bias, silu), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("few", [0, 64])
 @torch.inference_mode()
 def test_few_rows_and_many_go_through_the_same_network(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from recap.engine.fused import FusedDiffusionHead
     from recap.models.mar.diffusion import DiffusionHead
+    from recap.models.mar.fused import FusedDiffusionHead
     from tests import tiny
 
-    monkeypatch.setattr(diffusion_kernels, "FEW", few)
-    monkeypatch.setattr(diffusion_kernels, "SOME", few)
+    monkeypatch.setattr(mar_kernels, "FEW", few)
+    monkeypatch.setattr(mar_kernels, "SOME", few)
     adapter = tiny.model("mar")
     adapter.module.to(DEVICE)
     plain = adapter.head
@@ -137,11 +137,11 @@ def test_few_rows_and_many_go_through_the_same_network(few: int, monkeypatch: py
     head, width = FusedDiffusionHead(plain.net, plain.channels), 48
     x, y = random(19, 4), random(19, width, seed=1)
     expected = plain.net.denoise(x, y)
-    changes = F.linear(F.silu(y), head.weight, head.bias)
+    modulation = F.linear(F.silu(y), head.weight, head.bias)
     h = plain.net.input_proj(x)
     norm = plain.net.res_blocks[0].in_ln
-    u = norm(h) * (1 + changes[:, width : 2 * width]) + changes[:, :width]
-    torch.testing.assert_close(head.words(h, u, changes), expected, rtol=1e-4, atol=1e-5)
+    u = norm(h) * (1 + modulation[:, width : 2 * width]) + modulation[:, :width]
+    torch.testing.assert_close(head.predicted(h, u, modulation), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("gelu", [True, False])

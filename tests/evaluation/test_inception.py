@@ -1,5 +1,7 @@
 """The Inception network: agreement with the original, what happens to the pixels first, and its public edge."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,9 +13,18 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from recap.evaluation import InceptionFeatures, convert_torchscript, load_inception, resize_half_pixel, resize_tf1
-from recap.evaluation.inception import EPSILON, FILE, PACKAGE, Layer, Resize, default_weights
-from recap.evaluation.official import LAYERS, OFFICIAL
+from recap.evaluation import InceptionFeatures, load_inception
+from recap.evaluation.features import resize_tf1
+from recap.evaluation.inception import (
+    EPSILON,
+    FILE,
+    OFFICIAL,
+    OFFICIAL_LAYERS,
+    PACKAGE,
+    convert_torchscript,
+    default_weights,
+    layer_shapes,
+)
 
 
 class Folded(nn.Module):
@@ -42,12 +53,8 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def shallow() -> InceptionFeatures:
     """All that happens to the pixels, with one convolution in place of the network."""
-    return with_shallow_layers(None)
-
-
-def with_shallow_layers(resize: Resize | None) -> InceptionFeatures:
     with torch.device("meta"):
-        net = InceptionFeatures(resize)
+        net = InceptionFeatures()
     torch.manual_seed(0)
     net.layers = nn.Sequential(nn.Conv2d(3, 4, 5))
     return net.eval()
@@ -59,11 +66,6 @@ def script_path() -> Path:
         return default_weights()
     except ModuleNotFoundError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
-def net(script_path: Path) -> InceptionFeatures:
-    return InceptionFeatures.default()
 
 
 def textured(side: int, batch: int = 2) -> Tensor:
@@ -86,7 +88,7 @@ def relative(a: Tensor, b: Tensor) -> float:
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["noise", "textured"])
-def test_features_agree_with_the_original_network(net: InceptionFeatures, script_path: Path, kind: str) -> None:
+def test_features_agree_with_the_original_network(script_path: Path, kind: str, tmp_path: Path) -> None:
     rng = torch.Generator().manual_seed(3)
     images = torch.rand(1, 3, 299, 299, generator=rng) if kind == "noise" else textured(256, batch=1)
     levels = (images * 255).round()
@@ -94,62 +96,41 @@ def test_features_agree_with_the_original_network(net: InceptionFeatures, script
         warnings.simplefilter("ignore", DeprecationWarning)
         original = torch.jit.load(str(script_path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
     expected = original((resize_tf1(levels, 299) - 128) / 128)
+    net = InceptionFeatures.default()
     features = net(images)
-    assert features.shape == (1, 2048)
-    assert features.dtype == torch.float32
+    assert (features.shape, features.dtype) == ((1, 2048), torch.float32)
     assert relative(features, expected) < 1e-4
     torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-5 * expected.max().item())
+    # stored in half precision, the weights are float32 again, and only their values are rounded
+    save_file({name: tensor.half() for name, tensor in net.state_dict().items()}, tmp_path / "half.safetensors")
+    stored = InceptionFeatures.load(tmp_path / "half.safetensors")
+    assert {parameter.dtype for parameter in stored.parameters()} == {torch.float32}
+    assert relative(stored(images), features) < 1e-2
 
 
-def test_half_precision_storage_changes_little(net: InceptionFeatures, tmp_path: Path) -> None:
-    path = tmp_path / "inception.safetensors"
-    save_file({name: tensor.half() for name, tensor in net.state_dict().items()}, path)
-    stored = InceptionFeatures.load(path)  # the weights are float32 again, and only their values are rounded
-    assert next(stored.parameters()).dtype == torch.float32
-    images = textured(256, batch=1)
-    assert relative(stored(images), net(images)) < 1e-2
-
-
-def test_load_repeats_save(tmp_path: Path) -> None:
-    path = tmp_path / "inception.safetensors"
-    net = InceptionFeatures()
-    save_file(net.state_dict(), path)
-    loaded = InceptionFeatures.load(path)
-    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in net.state_dict().items())
-    assert not loaded.training
-    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+@pytest.mark.parametrize("shapes", [[(8, 3, 3, 3)], [(4, 3, 1, 1)] * 94])
+def test_conversion_refuses_another_network(shapes: list[tuple[int, ...]], tmp_path: Path) -> None:
+    rng = torch.Generator().manual_seed(0)
+    theirs = nn.Sequential(*(Folded(torch.Size(shape), rng) for shape in shapes))
+    with pytest.raises(ValueError, match=r"1 convolutions but 94|\(4, 3, 1, 1\) but \(32, 3, 3, 3\)"):
+        convert_torchscript(script_of(theirs, tmp_path / "other.pt"))
 
 
 def test_conversion_folds_the_batch_normalisation(tmp_path: Path) -> None:
     rng = torch.Generator().manual_seed(0)
-    with torch.device("meta"):
-        shapes = [layer.weight.shape for layer in InceptionFeatures().modules() if isinstance(layer, Layer)]
-    theirs = nn.Sequential(*(Folded(shape, rng) for shape in shapes))
+    shapes = layer_shapes()
+    theirs = nn.Sequential(*(Folded(shape, rng) for shape in shapes.values()))
     state = convert_torchscript(script_of(theirs, tmp_path / "original.pt"))
-    assert len(state) == 2 * len(shapes) == 188
-
-    x = torch.randn(2, 3, 9, 9, generator=rng)
-    first = theirs[0].state_dict()
-    expected = F.batch_norm(
-        F.conv2d(x, first["weight"]), first["mean"], first["var"], bias=first["beta"], eps=EPSILON
-    )
+    x, first = torch.randn(2, 3, 9, 9, generator=rng), theirs[0].state_dict()
+    inside = F.conv2d(x, first["weight"])
+    expected = F.batch_norm(inside, first["mean"], first["var"], bias=first["beta"], eps=EPSILON)
     got = F.conv2d(x, state["layers.stem.0.weight"], state["layers.stem.0.bias"])
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
-    InceptionFeatures().load_state_dict(state, strict=True)
-
-
-def test_conversion_refuses_another_network(tmp_path: Path) -> None:
-    path = script_of(nn.Sequential(nn.Conv2d(3, 8, 3)), tmp_path / "small.pt")
-    with pytest.raises(ValueError, match=r"has 1 convolutions but 94 are expected"):
-        convert_torchscript(path)
-
-
-def test_conversion_refuses_other_shapes(tmp_path: Path) -> None:
-    rng = torch.Generator().manual_seed(0)
-    theirs = nn.Sequential(*(Folded(torch.Size([4, 3, 1, 1]), rng) for _ in range(94)))
-    path = script_of(theirs, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match=r"\(4, 3, 1, 1\) but \(32, 3, 3, 3\) is expected"):
-        convert_torchscript(path)
+    with torch.device("meta"):
+        net = InceptionFeatures()
+    assert len(shapes) == 94
+    assert state.keys() == net.state_dict().keys()
+    assert sum(parameter.numel() for parameter in net.parameters()) == 21_768_352
 
 
 def test_pixels_are_rounded_to_eight_bits(shallow: InceptionFeatures) -> None:
@@ -185,20 +166,6 @@ def test_autocast_does_not_reach_the_network(shallow: InceptionFeatures) -> None
     assert torch.equal(features, shallow(images))
 
 
-def test_images_of_any_size_become_features() -> None:
-    features = InceptionFeatures().eval()(torch.rand(1, 3, 20, 31))
-    assert features.shape == (1, 2048)
-    assert features.dtype == torch.float32
-    assert not features.requires_grad
-
-
-def test_sizes_are_the_original_ones() -> None:
-    with torch.device("meta"):
-        net = InceptionFeatures()
-    assert len(net.state_dict()) == 188
-    assert sum(parameter.numel() for parameter in net.parameters()) == 21_768_352
-
-
 @pytest.mark.parametrize(("height", "width", "side"), [(4, 6, 9), (7, 5, 3), (1, 1, 4), (256, 64, 299)])
 def test_resize_tf1_follows_its_definition(height: int, width: int, side: int) -> None:
     images = torch.rand(1, 2, height, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -224,24 +191,6 @@ def test_resize_tf1_doubles_as_tensorflow_does() -> None:
 def test_resize_tf1_does_not_smooth_before_it_shrinks() -> None:
     images = torch.rand(1, 3, 598, 598, generator=torch.Generator().manual_seed(0))
     assert torch.equal(resize_tf1(images, 299), images[..., ::2, ::2])
-
-
-@pytest.mark.parametrize("resize", [resize_tf1, resize_half_pixel])
-def test_resize_leaves_the_right_size_alone(resize: Resize) -> None:
-    images = torch.rand(1, 3, 299, 299, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(resize(images, 299), images, rtol=0, atol=1e-6)
-
-
-def test_another_resize_can_be_given() -> None:
-    sides: list[int] = []
-
-    def grey(images: Tensor, side: int) -> Tensor:
-        sides.append(side)
-        return images.new_full((len(images), 3, side, side), 128.0)
-
-    net = with_shallow_layers(grey)
-    assert torch.equal(net(textured(16, batch=1)), net(textured(24, batch=1)))
-    assert sides == [299, 299]
 
 
 @pytest.mark.parametrize(
@@ -298,10 +247,8 @@ def test_load_refuses_other_files(tmp_path: Path) -> None:
 def official() -> dict[str, Tensor]:
     """Random weights under the names of the official file."""
     rng = torch.Generator().manual_seed(0)
-    with torch.device("meta"):
-        shapes = [layer.weight.shape for layer in InceptionFeatures().modules() if isinstance(layer, Layer)]
     state = {}
-    for name, shape in zip(LAYERS, shapes, strict=True):
+    for name, shape in zip(OFFICIAL_LAYERS, layer_shapes().values(), strict=True):
         state[f"{name}.conv.weight"] = torch.randn(shape, generator=rng) * math.sqrt(2 / math.prod(shape[1:]))
         for part, middle in (("weight", 1), ("bias", 0), ("running_mean", 0), ("running_var", 1)):
             state[f"{name}.bn.{part}"] = middle + 0.2 * (2 * torch.rand(shape[0], generator=rng) - 1)
@@ -393,17 +340,6 @@ def test_official_weights_give_the_official_features(
     torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-4 * expected.max().item())
 
 
-def test_official_batch_normalisation_is_folded(with_logits: InceptionFeatures, official: dict[str, Tensor]) -> None:
-    theirs = Unfolded(official)
-    rng = torch.Generator().manual_seed(1)
-    x = torch.randn(2, 3, 9, 9, generator=rng)
-    got = with_logits.get_submodule("layers.stem.0")(x)
-    torch.testing.assert_close(got, theirs.shrunk(x, "Conv2d_1a_3x3"), rtol=1e-4, atol=1e-5)
-    x = torch.randn(1, 768, 4, 4, generator=rng)
-    got = with_logits.get_submodule("layers.block7.2.0")(x)
-    torch.testing.assert_close(got, theirs.conv(x, "Mixed_6e.branch7x7dbl_1"), rtol=1e-4, atol=1e-5)
-
-
 def test_logits_leave_the_bias_out(with_logits: InceptionFeatures, official: dict[str, Tensor]) -> None:
     features = torch.randn(3, 2048, generator=torch.Generator().manual_seed(1))
     assert with_logits.has_logits
@@ -416,37 +352,22 @@ def test_logits_leave_the_bias_out(with_logits: InceptionFeatures, official: dic
         with_logits.logits(features[:, :4])
 
 
-def test_logits_need_the_official_file() -> None:
+def test_logits_need_the_official_file(with_logits: InceptionFeatures, tmp_path: Path) -> None:
     with torch.device("meta"):
         net = InceptionFeatures()
     assert not net.has_logits
     with pytest.raises(ValueError, match=f"no logits; read {OFFICIAL} of pytorch-fid"):
         net.logits(torch.zeros(1, 2048))
-
-
-def test_a_file_of_ours_keeps_the_logits(with_logits: InceptionFeatures, tmp_path: Path) -> None:
-    path = tmp_path / "inception.safetensors"
-    save_file(with_logits.state_dict(), path)
-    loaded = load_inception(path)
+    save_file(with_logits.state_dict(), tmp_path / "ours.safetensors")
+    loaded = load_inception(tmp_path / "ours.safetensors")  # a file of ours keeps them
     assert loaded.has_logits
-    assert loaded.state_dict().keys() == with_logits.state_dict().keys()
-    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in with_logits.state_dict().items())
-
-
-def test_official_weights_are_ready_to_use(with_logits: InceptionFeatures) -> None:
-    assert not with_logits.training
-    assert not any(parameter.requires_grad for parameter in with_logits.parameters())
-    assert {tensor.dtype for tensor in with_logits.state_dict().values()} == {torch.float32}
-    assert len(with_logits.state_dict()) == 189
-
-
-def test_the_table_names_every_layer_once() -> None:
-    assert len(LAYERS) == len(set(LAYERS)) == 94
-
-
-def changed(official: dict[str, Tensor], **tensors: Tensor | None) -> dict[str, Tensor]:
-    """The official weights with other tensors, or without those that are None."""
-    return {name: tensor for name, tensor in (official | tensors).items() if tensor is not None}
+    theirs = with_logits.state_dict()
+    assert loaded.state_dict().keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in loaded.state_dict().items())
+    for ready in (with_logits, loaded):
+        assert not ready.training
+        assert not any(parameter.requires_grad for parameter in ready.parameters())
+        assert {tensor.dtype for tensor in ready.state_dict().values()} == {torch.float32}
 
 
 @pytest.mark.parametrize(
@@ -477,7 +398,11 @@ def test_other_networks_are_no_official_file(
     path = tmp_path / "other.pth"
     with path.open("wb") as file:
         file.truncate(1 << 28)  # a hole: writing 100 MB for each case takes long
-    monkeypatch.setattr(torch, "load", lambda *_, **__: changed(official, **change))
+    monkeypatch.setattr(
+        torch,
+        "load",
+        lambda *_, **__: {name: tensor for name, tensor in (official | change).items() if tensor is not None},
+    )
     with pytest.raises(ValueError, match=message):
         InceptionFeatures.from_official(path)
 

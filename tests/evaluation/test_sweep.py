@@ -9,20 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.evaluation.settings import Setting
-from recap.evaluation.sweep import (
-    Point,
-    append_point,
-    front,
-    preset_settings,
-    read_points,
-    rows_of,
-    write_csv,
-)
+from recap.evaluation.sweep import Point, append_point, front, read_points, rows_of, write_csv
 
 
-def point(setting: str, fid: float, seconds: float, seed: int = 0) -> Point:
-    return Point(setting, seed, 100, {"fid": fid}, {"full": seconds / 2, "local": 0.0, "total": seconds})
+def point(schedule: str, fid: float, seconds: float, seed: int = 0) -> Point:
+    return Point(schedule, seed, 100, {"fid": fid}, {"full": seconds / 2, "local": 0.0, "total": seconds})
 
 
 POINTS = [
@@ -47,41 +38,35 @@ def test_the_front_is_what_nothing_beats(places: list[tuple[int, int]]) -> None:
             assert any(places[j] == (x, y) for j in best)
 
 
-def test_gains_are_against_the_best_plain_setting() -> None:
-    rows = {row.setting: row for row in rows_of(POINTS)}
+def test_gains_are_against_the_best_plain_schedule() -> None:
+    rows = {row.schedule: row for row in rows_of(POINTS)}
     assert not rows["64"].against
     gain = rows["32+32"].against
-    assert gain["equal_steps"] == {"setting": "64", "speedup": 8.0 / 4.5, "quality": 32.0}
-    assert gain["equal_quality"] == {"setting": "64", "speedup": 8.0 / 4.5}  # 32 is not as good
-    assert gain["equal_time"]["setting"] == "32"
+    assert gain["equal_steps"] == {"schedule": "64", "speedup": 8.0 / 4.5, "quality": 32.0}
+    assert gain["equal_quality"] == {"schedule": "64", "speedup": 8.0 / 4.5}  # 32 is not as good
+    assert gain["equal_time"]["schedule"] == "32"
     assert gain["equal_time"]["gain"] == pytest.approx(0.5)
-    assert "equal_quality" not in rows["48+16"].against  # no plain setting is that good
-    assert rows["12+4"].against["equal_quality"]["setting"] == "16"
+    assert "equal_quality" not in rows["48+16"].against  # no plain schedule is that good
+    assert rows["12+4"].against["equal_quality"]["schedule"] == "16"
     assert rows["12+4"].against["equal_quality"]["speedup"] == pytest.approx(2.0 / 1.8)
     assert {name for name, row in rows.items() if row.front} == {"8", "12+4", "16", "32", "32+32", "48+16"}
 
 
 def test_noise_is_no_gain() -> None:
-    """A plain setting that is worse by less than the spread over seeds counts as good."""
+    """A plain schedule that is worse by less than the spread over seeds counts as good."""
     seeds = [point("64", value, 8.0, seed) for seed, value in enumerate((31.5, 32.0, 32.5))]
-    rows = {row.setting: row for row in rows_of([*POINTS[:3], *seeds, *POINTS[4:]])}
-    assert rows["64"].spread == pytest.approx(0.5)
-    assert rows["32+32"].against["equal_quality"]["setting"] == "32"  # 33.0 is within 1.0 of 32.5
+    rows = {row.schedule: row for row in rows_of([*POINTS[:3], *seeds, *POINTS[4:]])}
+    assert (rows["64"].spread, rows["64"].quality, rows["64"].seeds) == (pytest.approx(0.5), 32.0, 3)
+    assert rows["8"].spread is None
+    assert rows["32+32"].against["equal_quality"]["schedule"] == "32"  # 33.0 is within 1.0 of 32.5
     assert rows["32+32"].against["equal_quality"]["speedup"] == pytest.approx(4.0 / 4.5)
-    assert rows["48+16"].against["equal_quality"]["setting"] == "64"
+    assert rows["48+16"].against["equal_quality"]["schedule"] == "64"
 
 
-def test_other_guidance_is_no_baseline() -> None:
-    rows = {row.setting: row for row in rows_of([*POINTS, point("64:guidance=9", 1.0, 0.1)])}
-    assert rows["32+32"].against["equal_quality"]["setting"] == "64"
-
-
-def test_seeds_of_a_setting_become_one_row_with_a_spread() -> None:
-    (row,) = rows_of([point("8", value, 1.0, seed) for seed, value in enumerate((30.0, 31.0, 32.0))])
-    assert (row.quality, row.seeds) == (31.0, 3)
-    assert row.spread == pytest.approx(1.0)
-    (single,) = rows_of([point("8", 30.0, 1.0)])
-    assert single.spread is None
+@pytest.mark.parametrize("other", ["guidance=9", "temperature=0.5", "choice_temperature=1", "preset=maskgit-r"])
+def test_other_draws_are_no_baseline(other: str) -> None:
+    rows = {row.schedule: row for row in rows_of([*POINTS, point(f"64:{other}", 1.0, 0.1)])}
+    assert rows["32+32"].against["equal_quality"]["schedule"] == "64"
 
 
 def test_a_cut_line_is_measured_again_and_nothing_else_is_lost(tmp_path: Path) -> None:
@@ -98,7 +83,7 @@ def test_a_cut_line_is_measured_again_and_nothing_else_is_lost(tmp_path: Path) -
     path.write_text("\n".join([lines[0][:20], *lines[1:]]) + "\n")
     with pytest.raises(ValueError, match="line 1, is damaged"):
         read_points(path)
-    path.write_text('{"setting": "8"}\n{}\n')
+    path.write_text('{"schedule": "8"}\n{}\n')
     with pytest.raises(ValueError, match="no usable"):
         read_points(path)
 
@@ -107,24 +92,6 @@ def test_the_table_for_spreadsheets_has_every_row(tmp_path: Path) -> None:
     write_csv(tmp_path / "sweep.csv", rows_of(POINTS))
     with (tmp_path / "sweep.csv").open() as file:
         table = list(csv.DictReader(file))
-    assert [row["setting"] for row in table] == [each.setting for each in POINTS]
-    assert float(table[4]["fid"]) == 32.5
+    assert [row["schedule"] for row in table] == [each.schedule for each in POINTS]
+    assert (float(table[4]["fid"]), table[4]["full"], table[4]["steps"]) == (32.5, "32", "64")
     assert [row["front"] for row in table] == ["1", "1", "1", "0", "1", "1", "1"]
-
-
-@pytest.mark.parametrize("family", ["maskgit", "mage", "mar"])
-@pytest.mark.parametrize("preset", ["usual", "paper", "open"])
-def test_presets_fit_the_models(preset: str, family: str) -> None:
-    settings = preset_settings(preset, family, 256)
-    assert len(settings) == len(set(settings)) >= 6
-    assert any(setting.local for setting in settings)
-    few = preset_settings(preset, family, 40)
-    assert few == [setting for setting in settings if setting.full + setting.local <= 40]
-
-
-def test_the_paper_preset_has_the_papers_rows() -> None:
-    assert Setting(22, 10, 12) in preset_settings("paper", "maskgit", 256)
-    assert Setting(80, 48, 0) in preset_settings("paper", "mage", 256)
-    assert {Setting(72, 24, 48), Setting(96, 32, 64), Setting(256)} <= set(preset_settings("paper", "mar", 256))
-    with pytest.raises(ValueError, match="usual, paper, open"):
-        preset_settings("mine", "mar", 256)

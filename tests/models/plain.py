@@ -1,4 +1,4 @@
-"""Plain decoding of the three base models, spelled out image by image from their descriptions.
+"""Plain decoding of the three base models, written out image by image from their descriptions.
 
 Written without the library's loop, selectors, heads, adapters or noise: only the networks' own forward, and a
 stream of random numbers in plain Python.
@@ -69,7 +69,7 @@ def decode_ids(net: Any, label: int | None, schedule: Schedule, seed: int, image
                 chosen.append(int(((logits[position] / temperature).softmax(-1) / clock).argmax()))
             return chosen
 
-        ranking = step.token_temperature if step.rank_temperature is None else step.rank_temperature
+        ranking = step.temperature if step.rank_temperature is None else step.rank_temperature
         drawn = draw(waiting, ranking)
         gumbel = stream.gumbel(len(waiting))
         score = {
@@ -79,7 +79,7 @@ def decode_ids(net: Any, label: int | None, schedule: Schedule, seed: int, image
         value_of = dict(zip(waiting, drawn, strict=True))
         waiting.sort(key=lambda position: -score[position])
         now, waiting = waiting[: step.tokens], waiting[step.tokens :]
-        values = [value_of[p] for p in now] if step.rank_temperature is None else draw(now, step.token_temperature)
+        values = [value_of[p] for p in now] if step.rank_temperature is None else draw(now, step.temperature)
         for position, value in zip(now, values, strict=True):
             ids[position] = value
     assert not waiting
@@ -100,7 +100,7 @@ def decode_latents(net: Any, label: int, schedule: Schedule, seed: int, image: i
         noise = torch.tensor(stream.normal(math.prod(shape)), dtype=torch.float64).reshape(shape)
         z = net(tokens, masked, net.class_emb(torch.tensor([label])))[0, now]
         blank = net(tokens, masked, net.fake_latent)[0, now]
-        tokens[0, now] = denoise(net.diffloss.net, z, blank, noise, step.guidance, step.token_temperature).float()
+        tokens[0, now] = denoise(net.diffloss.net, z, blank, noise, step.guidance, step.temperature).float()
         masked[0, now] = False
     return tokens[0]
 

@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recap.contract import distance
 from recap.core.decode import grouped_decode
 from recap.core.noise import Noise
 from recap.core.schedule import Ramp, Schedule, cosine, from_counts, power
 from recap.core.selection import ConfidenceOrder, RandomOrder
 from recap.models.adapter import Adapter
+from recap.verification.verifier import distance
 from tests import tiny
 from tests.models import plain
 
@@ -20,12 +20,7 @@ SEED = 5
 
 
 def decode(adapter: Adapter, family: str, schedule: Schedule, batch: int, first: int = 0) -> Tensor:
-    labels = tiny.labels(adapter, first + batch)
-    labels = None if labels is None else labels[first:]
-    *_, canvas = grouped_decode(adapter, labels, schedule, tiny.selector(family), tiny.noise(batch, SEED, first))
-    assert canvas.decoded == adapter.num_tokens
-    assert canvas.sound.all()
-    return canvas.raster()
+    return tiny.sample(adapter, schedule, batch, seed=SEED, selector=tiny.selector(family), first=first)
 
 
 @st.composite
@@ -35,19 +30,20 @@ def schedules(draw: Any, guided: bool, local: bool = True) -> Schedule:
     edges = [0, *sorted(cuts), 16]
     counts = [b - a for a, b in itertools.pairwise(edges)]
     steps = len(counts)
-    plain_groups = draw(st.integers(0, steps)) if local else steps
+    chain = draw(st.integers(1, 4))
+    full = draw(st.integers(-(-steps // (1 + chain)), steps)) if local else steps
     return from_counts(
         16,
         counts,
-        total=steps,
-        plain=plain_groups,
-        chain=draw(st.integers(1, 4)),
-        token_temperature=draw(st.sampled_from([0.7, 1.0])),
+        full=full,
+        local=steps - full,
+        warmup=draw(st.integers(0, full)),
+        chain=chain,
+        temperature=draw(st.sampled_from([0.7, 1.0])),
         rank_temperature=draw(st.sampled_from([None, 1.0])),
         choice_temperature=draw(st.sampled_from([0.0, 3.0])),
         guidance=draw(st.sampled_from([1.0, 1.5, Ramp(1.0, 2.0)])) if guided else 1.0,
         head_steps=(4, 3),
-        renew=draw(st.sampled_from(["group", "arrived"])),
     )
 
 
@@ -113,7 +109,7 @@ def test_no_local_steps_is_plain_decoding_of_latents(data: st.DataObject) -> Non
 def test_local_steps_change_little_but_something(family: str) -> None:
     """Reuse is an approximation: were grouped and plain runs equal, nothing would have been reused."""
     adapter = tiny.model(family)
-    grouped = cosine(16, full=4, local=4, plain=0, choice_temperature=1.0, head_steps=(5, 5))
+    grouped = cosine(16, full=4, local=4, warmup=0, choice_temperature=1.0, head_steps=(5, 5))
     full_only = cosine(16, full=8, choice_temperature=1.0, head_steps=(5, 5))
     assert not torch.equal(decode(adapter, family, grouped, 2), decode(adapter, family, full_only, 2))
 
@@ -130,7 +126,7 @@ def test_a_run_leaves_the_network_as_it_was(family: str) -> None:
 
 def test_random_order_also_serves_models_with_confidence() -> None:
     adapter = tiny.model("maskgit")
-    schedule = cosine(16, full=3, local=3, plain=0)
+    schedule = cosine(16, full=3, local=3, warmup=0)
     *_, canvas = grouped_decode(adapter, tiny.labels(adapter, 2), schedule, RandomOrder(), tiny.noise(2))
     assert torch.equal(canvas.order, tiny.noise(2).permutation(16))
 
@@ -186,60 +182,14 @@ def test_where_there_is_no_guidance_there_is_no_second_branch(family: str) -> No
     bound: dict[str, Any] = {"token_bound": 2.0} if family == "mar" else {}
     adapter = tiny.model(family, **bound)
     counts = [2, 3, 3, 4, 2, 2]
-    whole = from_counts(16, counts, full=3, local=3, plain=0, chain=1, guidance=1.5, head_steps=(4, 3))
-    late = whole.guided_within(0.5, 1.0)
+    whole = from_counts(16, counts, full=3, local=3, warmup=0, chain=1, guidance=1.5, head_steps=(4, 3))
+    late = whole.with_guidance([1.0, 1.0, 1.5, 1.5, 1.5, 1.5])
     assert [group.guided for group in late] == [False, True, True]
     rows = []
-
-    def seen(canvas: Any, cache: Any, wanted: slice) -> Tensor:
-        features = adapter.full(canvas, cache, wanted)
-        rows.append(len(features))
-        return features
-
-    ends = [decode(adapter.replace(full=seen), family, late, 2)]
-    assert rows == [2, 4, 4]
+    spied = tiny.Spied(adapter, lambda kind, features: rows.append((kind, len(features))))
+    ends = [decode(spied, family, late, 2)]
+    assert [count for kind, count in rows if kind == "full"] == [2, 4, 4]
     # a scale of nearly 1 needs both branches and says the same
     nearly = [1.0 + 1e-9 if step.guidance == 1.0 else step.guidance for step in late.steps]
     ends.append(decode(adapter, family, late.with_guidance(nearly), 2))
     assert distance(ends[0], ends[1]) < 1e-5
-    with pytest.raises(ValueError, match="the smaller one first"):
-        whole.guided_within(0.9, 0.1)
-
-
-def test_head_steps_go_from_many_to_few() -> None:
-    before = cosine(256, full=12, local=4)
-    schedule = before.with_head(Ramp(50, 10), "dpm")
-    numbers = [step.head_steps for step in schedule.steps]
-    assert numbers[0] == 50
-    assert numbers == sorted(numbers, reverse=True)
-    assert 10 <= numbers[-1] <= 15
-    assert {step.solver for step in schedule.steps} == {"dpm"}
-    assert schedule.sizes == before.sizes
-
-
-@pytest.mark.parametrize("family", ["mar", "maskgit"])
-def test_a_borrowed_difference_is_that_of_the_full_evaluation(family: str) -> None:
-    bound: dict[str, Any] = {"token_bound": 2.0} if family == "mar" else {}
-    adapter = tiny.model(family, **bound)
-    counts = [2, 3, 3, 4, 2, 2]
-    usual = from_counts(16, counts, full=2, local=4, plain=0, chain=2, guidance=1.5, head_steps=(4, 3))
-    rows = []
-
-    def seen(canvas: Any, cache: Any, renewed: slice, wanted: slice) -> Tensor:
-        features = adapter.local(canvas, cache, renewed, wanted)
-        rows.append(len(features))
-        return features
-
-    borrowed = decode(adapter.replace(local=seen), family, usual.borrowing(), 2)
-    assert rows == [2, 2, 2, 2]
-    if family == "mar":  # an approximation where the branches differ; ids may be too coarse to show it
-        assert distance(borrowed, decode(adapter, family, usual, 2)) > 0
-    with torch.no_grad():  # and none where they do not: the null class is the class
-        if family == "mar":
-            adapter.module.get_parameter("fake_latent").copy_(adapter.module.get_parameter("class_emb.weight")[:1])
-            adapter.module.get_parameter("class_emb.weight").copy_(adapter.module.get_parameter("fake_latent"))
-        else:
-            table = adapter.module.get_parameter("context_embed.word_embeddings.weight")
-            table.copy_(table[:1].clone().expand_as(table))
-    same = decode(adapter, family, usual.borrowing(), 2)
-    assert distance(same, decode(adapter, family, usual, 2)) < 1e-5

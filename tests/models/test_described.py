@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import recap
-from recap import Description, Rotary
+from recap import Description, linear, wrap
 from recap.core.attention import Projected, attend
-from recap.models.described import DescribedAdapter
+from recap.models.described import DescribedAdapter, Rotary
 from tests import tiny
 
 N, WIDTH, HEADS, CODES = 16, 24, 3, 11
@@ -54,7 +54,7 @@ class Layer(nn.Module):
 
 
 def spin(x: Tensor, rotary: Rotary) -> Tensor:
-    """Rotation spelled out: pairs are complex numbers."""
+    """Rotation written out: pairs are complex numbers."""
     width = int(x.shape[-1] * rotary.share)
     part, rest = x[..., :width], x[..., width:]
     rates = torch.tensor([rotary.base ** (-2 * i / width) for i in range(width // 2)], dtype=x.dtype)
@@ -139,9 +139,9 @@ def made(after: bool, fused: bool, rotary: Rotary | None, table: str, normed: bo
     ],
     ids=["table", "parameter", "rotary", "neighbours"],
 )
-def test_all_laws_hold(after: bool, fused: bool, rotary: Rotary | None, table: str, normed: bool) -> None:
+def test_all_checks_pass(after: bool, fused: bool, rotary: Rotary | None, table: str, normed: bool) -> None:
     net, description = made(after, fused, rotary, table, normed)
-    report = recap.verify(recap.accelerate(net, description))
+    report = recap.verify(wrap(net, description))
     assert report.ok, report
 
 
@@ -157,19 +157,17 @@ def test_all_laws_hold(after: bool, fused: bool, rotary: Rotary | None, table: s
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_a_wrong_description_breaks_the_first_law(wrong: dict[str, Any]) -> None:
+def test_a_wrong_description_fails_the_first_check(wrong: dict[str, Any]) -> None:
     net, description = made(False, True, None, "module")
-    report = recap.verify(recap.accelerate(net, replace(description, **wrong)))
+    report = recap.verify(wrap(net, replace(description, **wrong)))
     assert not report[0].ok
 
 
-def test_only_some_ids_are_drawn() -> None:
+def test_only_allowed_ids_are_sampled() -> None:
     net, description = made(True, False, None, "module")
-    adapter = recap.accelerate(net, replace(description, codes=None, drawn=(7, 2, 9)))
+    adapter = wrap(net, replace(description, codes=None, allowed_ids=(7, 2, 9)))
     assert recap.verify(adapter).ok
-    schedule = recap.linear(N, full=2, local=2)
-    *_, canvas = recap.grouped_decode(adapter, None, schedule, recap.ConfidenceOrder(), tiny.noise(3))
-    assert set(canvas.raster().flatten().tolist()) <= {7, 2, 9}
+    assert set(tiny.sample(adapter, linear(N, full=2, local=2), 3).flatten().tolist()) <= {7, 2, 9}
 
 
 @torch.inference_mode()
@@ -177,8 +175,8 @@ def test_padding_is_not_seen() -> None:
     """With padding behind it, a sequence is what it is alone; and so in a local evaluation."""
     net, description = made(True, False, None, "module")
     pad = CODES + 1
-    adapter = recap.accelerate(net, replace(description, pad_id=pad))
-    short = recap.accelerate(net, replace(description, num_tokens=10))
+    adapter = wrap(net, replace(description, pad_id=pad))
+    short = wrap(net, replace(description, num_tokens=10))
     ids = (tiny.noise(2).uniform(N) * CODES).long()
     ids[:, 10:] = pad
     ids[:, 3:7] = CODES
@@ -186,7 +184,7 @@ def test_padding_is_not_seen() -> None:
     canvas = adapter.start(None, order, 1)
     canvas.tokens.copy_(ids.gather(1, order))
     canvas.decoded = 12
-    cache = adapter.new_cache(canvas, recap.linear(4, full=1, local=1, known=12))
+    cache = adapter.new_cache(canvas, linear(4, full=1, local=1, known=12))
     full = adapter.full(canvas, cache, slice(12, 16))
     alone = short.start(None, torch.arange(10).repeat(2, 1), 1)
     alone.tokens.copy_(ids[:, :10])
@@ -195,7 +193,7 @@ def test_padding_is_not_seen() -> None:
     canvas.tokens[:, 12:14] = 5
     canvas.decoded = 14
     single = adapter.single_layer()
-    cache = single.new_cache(canvas, recap.linear(4, full=1, local=1, known=12))
+    cache = single.new_cache(canvas, linear(4, full=1, local=1, known=12))
     single.full(canvas, cache, slice(12, 16))
     canvas.tokens[:, 12:14] = 6
     torch.testing.assert_close(
@@ -208,23 +206,21 @@ def test_padding_is_not_seen() -> None:
 
 def test_it_is_replayed_like_ours() -> None:
     pytest.importorskip("triton")
-    from recap.engine import graphs
+    from recap.engine.graphs import GraphedModel
     from tests.engine.test_engines import Pretended
 
     net, description = made(True, False, Rotary(), "")
-    adapter, capture = recap.accelerate(net, description), Pretended()
-    quick = graphs.graphed(adapter, capture)
-    schedule = recap.linear(N, full=2, local=2)
+    adapter, capture = wrap(net, description), Pretended()
+    quick = GraphedModel(adapter, capture)
+    schedule = linear(N, full=2, local=2)
     for _ in range(3):
-        runs = (recap.grouped_decode(m, None, schedule, m.selector(), tiny.noise(2)) for m in (quick, adapter))
-        (*_, ours), (*_, plain) = runs
-        assert torch.equal(ours.raster(), plain.raster())
+        assert torch.equal(tiny.sample(quick, schedule), tiny.sample(adapter, schedule))
     assert capture.replayed
 
 
 def test_padding_has_to_be_told_to_the_networks_own_forward() -> None:
     net, description = made(True, False, None, "module")
-    adapter = recap.accelerate(net, replace(description, pad_id=1))
+    adapter = wrap(net, replace(description, pad_id=1))
     assert isinstance(adapter, DescribedAdapter)
     with pytest.raises(ValueError, match="override forward"):
         adapter.forward(torch.ones(1, N, dtype=torch.long))
@@ -236,7 +232,7 @@ def test_padding_has_to_be_told_to_the_networks_own_forward() -> None:
         ({"q": "parts.query"}, "either qkv, or q, k and v"),
         ({"qkv": None}, "either qkv, or q, k and v"),
         ({"codes": None}, "codes="),
-        ({"drawn": (1, 2)}, "codes="),
+        ({"allowed_ids": (1, 2)}, "codes="),
         ({"words": None}, "words="),
         ({"norms": "between"}, "norms is 'between'"),
     ],
@@ -254,14 +250,14 @@ def test_descriptions_that_contradict_themselves_are_refused(wrong: dict[str, An
 def test_what_is_not_there_is_named(wrong: dict[str, Any], named: str) -> None:
     net, description = made(False, True, None, "module")
     with pytest.raises(ValueError, match=f"'{named}' of Stack"):
-        recap.accelerate(net, replace(description, **wrong))
+        wrap(net, replace(description, **wrong))
 
 
 def test_a_network_in_training_is_refused_and_left_there() -> None:
     net, description = made(False, True, None, "module")
     net.train()
     with pytest.raises(ValueError, match="training mode"):
-        recap.accelerate(net, description)
+        wrap(net, description)
     assert net.training
 
 

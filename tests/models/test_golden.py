@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recap.contract import distance
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw, take
 from recap.models.adapter import Adapter
@@ -15,7 +14,8 @@ from recap.models.mage import MAGE, MAGEAdapter, MAGEConfig
 from recap.models.mar import MAR, MARAdapter, MARConfig
 from recap.models.mar.diffusion import DiffusionHead
 from recap.models.maskgit import MaskGIT, MaskGITAdapter, MaskGITConfig
-from recap.models.zoo import SIZES, build
+from recap.models.registry import SIZES, build
+from recap.verification.verifier import distance
 from tests.golden import check_row, fill_, tensor_input
 
 pytestmark = pytest.mark.slow

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 import recap
-from recap.contract import distance
 from recap.core.cache import ContextCache
-from recap.core.canvas import take
-from recap.filling import batches, filling_schedule
-from recap.models.masked_lm import MaskedLMAdapter
+from recap.core.canvas import Known, take
+from recap.models.text.masked_lm import MaskedLMAdapter
+from recap.verification.verifier import distance
 from tests import tiny
 
 transformers = pytest.importorskip("transformers")
@@ -43,7 +42,7 @@ def net(kind: str = "bert", **changes: Any) -> Any:
 
 
 def adapter(kind: str = "bert", **changes: Any) -> MaskedLMAdapter:
-    return MaskedLMAdapter(net(kind, **changes), mask_id=MASK, drawn=range(5, 25), num_tokens=17)
+    return MaskedLMAdapter(net(kind, **changes), mask_id=MASK, allowed_ids=range(5, 25), num_tokens=17)
 
 
 def sentences(pad: int) -> torch.Tensor:
@@ -56,7 +55,7 @@ def sentences(pad: int) -> torch.Tensor:
 
 
 def canvas_of(model: MaskedLMAdapter, ids: torch.Tensor) -> Any:
-    known = recap.Known(ids, ids == MASK)
+    known = Known(ids, ids == MASK)
     canvas = model.start(None, known.first(tiny.noise(3).permutation(17)), 1)
     canvas.tokens.copy_(take(ids, canvas.order))
     canvas.decoded = known.count
@@ -84,7 +83,7 @@ def test_a_full_evaluation_is_the_models_own_forward_padding_included(kind: str,
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_all_laws_hold(kind: str) -> None:
+def test_all_checks_pass(kind: str) -> None:
     model = adapter(kind)
     before = {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
     report = recap.verify(model)
@@ -92,68 +91,11 @@ def test_all_laws_hold(kind: str) -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.module.state_dict().items())
 
 
-def test_only_masked_ids_are_filled_in_and_batches_do_not_matter() -> None:
-    model = adapter()
-    given = [row[:length].tolist() for row, length in zip(sentences(PAD), LENGTHS, strict=True)]
-    given.append([5, 6, 7])
-    given[1][7] = MASK  # one more than the others
-    for temperature in (0.0, 1.0):
-        together = recap.fill(model, given, full=2, local=1, temperature=temperature)
-        for index, (before, after) in enumerate(zip(given, together, strict=True)):
-            assert all(b == a if b != MASK else a in range(5, 25) for b, a in zip(before, after, strict=True))
-            alone = [[9]] * index + [before]  # the same place in the list, and so the same noise
-            assert recap.fill(model, alone, full=2, local=1, temperature=temperature)[index] == after
-
-
-def test_without_local_steps_it_is_decoding_by_the_models_own_forward() -> None:
-    """Greedy decoding spelled out: the surest of what is left, again and again."""
-    model = adapter()
-    ids = sentences(PAD)[:1]
-    expected = ids.clone()
-    with torch.no_grad():
-        for step in filling_schedule(4, 3, 0).steps:
-            logits = model.module(input_ids=expected, attention_mask=(expected != PAD).long()).logits[0, :, 5:25]
-            sure, best = logits.log_softmax(-1).max(-1)
-            sure[expected[0] != MASK] = -torch.inf
-            spots = sure.topk(step.tokens).indices
-            expected[0, spots] = best[spots] + 5
-    assert recap.fill(model, ids.tolist(), full=3, local=0) == expected.tolist()
-
-
-def test_sequences_go_together_by_the_number_of_masked_ids() -> None:
-    rows = [[3, 5, 5], [5], [3, 3], [3], [7, 3, 7, 7]]
-    assert list(batches(rows, MASK, 2)) == [[0, 3], [4], [2]]
-
-
-@pytest.mark.parametrize(("masked", "full", "local"), [(1, 8, 8), (5, 4, 4), (12, 8, 8), (40, 8, 8), (9, 2, 5)])
-def test_schedules_have_a_step_for_every_masked_id_at_most(masked: int, full: int, local: int) -> None:
-    schedule = filling_schedule(masked, full, local)
-    assert schedule.tokens == masked
-    assert len(schedule.steps) <= masked
-    assert schedule.full == min(full, masked)
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"full": 0}, "at least one full evaluation"),
-        ({"local": -1}, "at least one full evaluation"),
-        ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"batch": 0}, "batch is 0"),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        recap.fill(adapter(), [[5, MASK, 6]], **options)
-
-
 def test_sequences_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="places for 1 to 40"):
-        recap.fill(adapter(), [[MASK] * 41])
+        adapter().at(41)
     with pytest.raises(ValueError, match="places for 1 to 38"):
         adapter("roberta").at(39)
-    with pytest.raises(ValueError, match="padding id 0"):
-        recap.fill(adapter(), [[5, PAD, MASK]])
 
 
 def test_models_that_do_not_fit_are_refused() -> None:

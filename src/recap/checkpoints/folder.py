@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, fields
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import torch
@@ -14,14 +14,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from recap.checkpoints.compact import HOW_TO_READ, SCALE, restore
-from recap.checkpoints.compact import compact as made_compact
-from recap.checkpoints.errors import CheckpointError
-from recap.checkpoints.strict import load_strict
-from recap.limits import parse_json, read_text
-from recap.models.zoo import FAMILIES, TOKENIZERS, build, field_names
+from recap.checkpoints.identify import describe
+from recap.checkpoints.int8 import HOW_TO_READ, SCALE, restore
+from recap.checkpoints.int8 import compact as made_compact
+from recap.checkpoints.safe_files import CheckpointError, parse_json, read_text
+from recap.core.options import SamplingOptions
+from recap.models.registry import TOKENIZERS, architecture_of, architectures, build, field_names
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+MAX_KEYS_SHOWN = 8  # of those that do not fit
 
 
 def save_pretrained(
@@ -34,9 +35,9 @@ def save_pretrained(
 ) -> Path:
     """Write a network to `folder`; `about` goes into the configuration as it is (a name, a setting).
 
-    `compact` keeps large tensors as int8 (see `recap.checkpoints.compact`): a quarter of the size, and close
+    `compact` keeps large tensors as int8 (see `recap.checkpoints.int8`): a quarter of the size, and close
     to the original rather than equal, except for weights that were rounded to `scales` before
-    (`recap.checkpoints.rounding`). Other entries that `about` may have are read by `recap.checkpoints.about`.
+    (`recap.training.rounding`). Other entries that `about` may have are those of `ModelConfig`.
     """
     folder = Path(folder)
     taken = {"format", "family", "config"} & set(about)
@@ -101,7 +102,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def config_from(data: Mapping[str, Any], source: object) -> Any:
     """The configuration object that a parsed `config.json` describes."""
-    kinds = {name: f.config for name, f in FAMILIES.items()} | {name: kind for name, (kind, _) in TOKENIZERS.items()}
+    kinds = {name: kind.config for name, kind in architectures().items()}
     family = data["family"]
     if family not in kinds:
         raise CheckpointError(f"{source} is of family {family!r}; known families: {', '.join(kinds)}")
@@ -116,12 +117,13 @@ def config_from(data: Mapping[str, Any], source: object) -> Any:
             raise CheckpointError(
                 f"{source} describes an impossible model: {field.name} is {value!r}; sizes are integers"
             )
-    if values.get("vqgan") is not None:
-        if not isinstance(values["vqgan"], dict):
-            raise CheckpointError(
-                f"{source} describes an impossible model: vqgan is {values['vqgan']!r}; it must be an object"
-            )
-        values["vqgan"] = config_from({"family": "vqgan", "config": values["vqgan"]}, source)
+    for name in TOKENIZERS:  # one inside
+        if values.get(name) is not None:
+            if not isinstance(values[name], dict):
+                raise CheckpointError(
+                    f"{source} describes an impossible model: {name} is {values[name]!r}; it must be an object"
+                )
+            values[name] = config_from({"family": name, "config": values[name]}, source)
     try:
         return kinds[family](**values)
     except (ValueError, TypeError) as error:
@@ -129,11 +131,10 @@ def config_from(data: Mapping[str, Any], source: object) -> Any:
 
 
 def family_name(net: nn.Module) -> str:
-    config = getattr(net, "config", None)
-    for name, kind in [*((n, f.config) for n, f in FAMILIES.items()), *((n, k) for n, (k, _) in TOKENIZERS.items())]:
-        if isinstance(config, kind):
-            return name
-    raise CheckpointError(f"{type(net).__name__} is not one of the library's networks; only those can be saved")
+    known = architecture_of(net)
+    if known is None:
+        raise CheckpointError(f"{type(net).__name__} is not one of the library's networks; only those can be saved")
+    return known.name
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -146,6 +147,102 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path} cannot be read ({error}); it is truncated or corrupt, copy it again"
         ) from error
+
+
+def load_strict(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Give `net` the tensors of a checkpoint; every key must be there once and have the right shape."""
+    own = net.state_dict()
+    missing = [key for key in own if key not in tensors]
+    unexpected = [key for key in tensors if key not in own]
+    wrong = [
+        f"{key} {_kind(tensors[key])} instead of {_kind(own[key])}"
+        for key in own
+        if key in tensors and _kind(tensors[key]) != _kind(own[key])
+    ]
+    if missing or unexpected or wrong:
+        raise CheckpointError(
+            f"{source} does not fit {type(net).__name__}({getattr(net, 'config', '')})"
+            + _listed("missing", missing)
+            + _listed("unexpected", unexpected)
+            + _listed("of another shape", wrong)
+            + f"\nThe file looks like {describe(tensors)}."
+        )
+    net.load_state_dict(dict(tensors), strict=True, assign=True)
+
+
+def _kind(tensor: Tensor) -> str:
+    """What must agree: the shape, and whether it holds weights or integers."""
+    return f"{tuple(tensor.shape)}" if tensor.is_floating_point() else f"{tuple(tensor.shape)} of integers"
+
+
+def _listed(what: str, items: Iterable[str]) -> str:
+    items = list(items)
+    if not items:
+        return ""
+    more = f"\n  ... and {len(items) - MAX_KEYS_SHOWN} more" if len(items) > MAX_KEYS_SHOWN else ""
+    return f"\n{len(items)} {what}:\n  " + "\n  ".join(items[:MAX_KEYS_SHOWN]) + more
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The entries of a `config.json` that are about using the model; each may be missing."""
+
+    tokenizer: Path | None = None
+    class_names: tuple[str, ...] | None = None
+    options: SamplingOptions | None = None
+
+
+def read_model_config(folder: Path, config: Mapping[str, Any]) -> ModelConfig:
+    """The entries "tokenizer", "class_names" and "sampling" of a model folder's parsed `config.json`."""
+    return ModelConfig(
+        tokenizer_folder(folder, config["tokenizer"]) if config.get("tokenizer") is not None else None,
+        _class_names(folder, config),
+        _options(folder, config),
+    )
+
+
+def tokenizer_folder(folder: Path, entry: object) -> Path:
+    """The folder that a relative path such as "../flowers-kl" means; it stays beside or in the model's folder."""
+    source = folder / CONFIG
+    if not isinstance(entry, str) or not entry:
+        raise CheckpointError(f"{source} has tokenizer {entry!r}; expected a relative path such as '../name'")
+    windows = PureWindowsPath(entry)
+    if PurePosixPath(entry).is_absolute() or windows.drive or windows.root:
+        raise CheckpointError(f"{source} has tokenizer {entry!r}, an absolute path; make it relative to the folder")
+    own = folder.resolve()
+    found = (own / entry).resolve()  # follows links too
+    if own.parent not in found.parents:
+        raise CheckpointError(
+            f"{source} has tokenizer {entry!r}, which leads out of {own.parent}; "
+            f"put the tokenizer into the model's folder or beside it"
+        )
+    return found
+
+
+def _class_names(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...] | None:
+    names = config.get("class_names")
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise CheckpointError(f"{folder / CONFIG} has class_names that are no list of names; expected strings")
+    classes = config["config"].get("classes", len(names))
+    if len(names) != classes:
+        raise CheckpointError(f"{folder / CONFIG} has {len(names)} class_names for {classes} classes; give one each")
+    return tuple(names)
+
+
+def _options(folder: Path, config: Mapping[str, Any]) -> SamplingOptions | None:
+    """The entry "sampling"; folders of version 0.1 may have a "setting" instead of its preset, and "plain"."""
+    entry = config.get("sampling", {})
+    if not isinstance(entry, dict):
+        raise CheckpointError(f"{folder / CONFIG} has sampling {entry!r}; expected an object such as {{'full': 48}}")
+    values = {"warmup" if name == "plain" else name: value for name, value in entry.items()}
+    if "preset" not in values and config.get("setting") is not None:
+        values["preset"] = config["setting"]
+    try:
+        return SamplingOptions.from_json(values) if values else None
+    except ValueError as error:
+        raise CheckpointError(f"{folder / CONFIG} cannot be sampled as it says: {error}") from error
 
 
 def _replace(path: Path, write: Any) -> None:

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from recap.checkpoints.errors import CheckpointError
 from recap.checkpoints.folder import CONFIG, WEIGHTS
+from recap.checkpoints.safe_files import CheckpointError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 FILES = (CONFIG, WEIGHTS, f"tokenizer/{CONFIG}", f"tokenizer/{WEIGHTS}")

@@ -12,13 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recap.checkpoints.errors import CheckpointError
-from recap.checkpoints.folder import read_tensors
-from recap.checkpoints.identify import family_of_keys, infer
-from recap.checkpoints.pickles import check_tensors, read_pickle
-from recap.checkpoints.strict import load_strict
-from recap.models.zoo import SIZES, TOKENIZER_SIZES, build, size_name
-from recap.tokenizers.vqgan import taming_keys
+from recap.checkpoints.folder import load_strict, read_tensors
+from recap.checkpoints.identify import infer, recognised
+from recap.checkpoints.safe_files import CheckpointError, check_tensors, read_pickle
+from recap.models.registry import SIZES, TOKENIZER_SIZES, TOKENIZERS, build, size_name
 
 # data that training scripts leave beside the weights; their constructors do nothing but hold it
 HARMLESS: list[Any] = [argparse.Namespace, np.dtype, type(np.dtype("float64")), type(np.dtype("int64"))]
@@ -28,13 +25,17 @@ WRAPPERS = ("model_ema", "model", "state_dict")  # in this order: MAR is evaluat
 def load_official(
     path: str | Path, *, model: str | None = None, heads: int | None = None, dtype: torch.dtype | None = None
 ) -> nn.Module:
-    """A network from an official MAR, MAGE, AutoNAT, KL-16 or VQGAN file.
+    """A network from the official file of a family or tokenizer that the library knows.
 
     The size follows from the file; `model` names the size that is expected, and another one is an error.
     """
     tensors = read_official(path)
-    if model == "vqgan-f16" and any(key.startswith("vqgan.") for key in tensors):  # the one inside a MAGE file
-        tensors = {key.removeprefix("vqgan."): value for key, value in tensors.items() if key.startswith("vqgan.")}
+    for kind in TOKENIZERS.values():
+        inside = f"{kind.name}."
+        if model in kind.sizes and any(
+            key.startswith(inside) for key in tensors
+        ):  # a tokenizer inside a model's file
+            tensors = {key.removeprefix(inside): t for key, t in tensors.items() if key.startswith(inside)}
     if model is not None and heads is not None:
         raise CheckpointError(f"{model} has a known number of heads; give either model or heads")
     if model is None:
@@ -45,7 +46,7 @@ def load_official(
     load_strict(net, tensors, source=str(path))
     check_tensors(tensors, Path(path))  # before anything is copied
     for name, child in net.named_children():  # a tokenizer inside keeps its precision
-        if name != "vqgan":
+        if name not in TOKENIZERS:
             child.to(dtype=dtype)
     for parameter in net.parameters(recurse=False):
         parameter.data = parameter.data.to(dtype=dtype)
@@ -59,13 +60,8 @@ def read_official(path: str | Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} does not exist or is no file; give the checkpoint file itself")
     content = read_tensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     tensors = _unwrap(content, path)
-    family = family_of_keys(tensors)
-    if family == "maskgit":  # older dumps carry index buffers that the network never reads
-        tensors = {key: value for key, value in tensors.items() if not key.endswith("position_ids")}
-    if family in ("kl-vae", "vqgan"):  # the losses that trained a tokenizer are no part of it
-        tensors = {key: value for key, value in tensors.items() if not key.startswith("loss.")}
-        tensors = taming_keys(tensors)
-    return tensors
+    kind = recognised(tensors)
+    return tensors if kind is None else kind.clean(tensors)
 
 
 def _read_pickle(path: Path) -> Any:

@@ -5,58 +5,40 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 
-from recap.cli import (
-    bench,
-    convert,
-    drift,
-    edit,
-    evaluate,
-    fill,
-    models,
-    plan,
-    profile,
-    report,
-    sample,
-    serve,
-    studio,
-    sweep,
-    train,
-    verify,
-)
-from recap.distributed.ranks import launched_world
-from recap.distributed.stopping import Stopped
-from recap.memory import is_out_of_memory
+from recap.runs.backoff import is_out_of_memory
+from recap.runs.ranks import launched_world
+from recap.runs.stopping import Stopped
 
-TOGETHER = ("sample", "evaluate")  # what several processes can do together
-SHOWN = 2000  # characters of a message; it may quote a file that has no end
+SHARED = ("sample", "evaluate")  # commands that several processes can run together
+MAX_MESSAGE = 2000  # characters; a message may quote a file that has no end
 COMMANDS = (
-    sample,
-    edit,
-    studio,
-    serve,
-    fill,
-    evaluate,
-    drift,
-    sweep,
-    report,
-    bench,
-    profile,
-    verify,
-    plan,
-    convert,
-    models,
-    train,
+    "sample",
+    "edit",
+    "studio",
+    "serve",
+    "evaluate",
+    "drift",
+    "sweep",
+    "report",
+    "bench",
+    "verify",
+    "plan",
+    "convert",
+    "models",
+    "train",
 )
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The arguments of the commands with these names; only their modules are imported."""
     top = argparse.ArgumentParser(prog="recap", description="Masked generative models, made fast by reuse.")
     top.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        name = command.__name__.rpartition(".")[2]
+    for name in names:
+        command = import_module(f"recap.cli.{name}")
         doc = (command.__doc__ or "").strip()
         sub = commands.add_parser(name, help=doc.splitlines()[0], description=doc)
         command.arguments(sub)
@@ -67,10 +49,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Bad input is one line and exit status 2, any other error one line and 1; --debug shows all."""
-    args = parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    named = [word for word in argv if word != "--debug"][:1]
+    args = parser(named if named and named[0] in COMMANDS else COMMANDS).parse_args(argv)
     try:
-        if args.command not in TOGETHER and launched_world() > 1:
-            raise ValueError(f"this command runs in one process; start {' or '.join(TOGETHER)} with torchrun")
+        if args.command not in SHARED and launched_world() > 1:
+            raise ValueError(f"this command runs in one process; start {' or '.join(SHARED)} with torchrun")
         return int(args.run(args))
     except KeyboardInterrupt as stop:
         print(f"recap {args.command}: {stop or 'interrupted'}", file=sys.stderr)
@@ -100,6 +84,6 @@ def one_line(error: BaseException) -> str:
     text = re.sub(r":\n\s+", ": ", str(error).strip())
     text = re.sub(r"\s*\n\s+", ", ", text).replace("\n", "; ")
     text = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
-    if len(text) > SHOWN:
-        text = f"{text[:SHOWN]} ... ({len(text) - SHOWN:,} more characters; --debug shows all)"
+    if len(text) > MAX_MESSAGE:
+        text = f"{text[:MAX_MESSAGE]} ... ({len(text) - MAX_MESSAGE:,} more characters; --debug shows all)"
     return text or type(error).__name__

@@ -1,7 +1,7 @@
-"""Measure how fast models draw, for settings, batches, engines and precisions.
+"""Measure how fast models are, for schedules, batches, engines and precisions.
 
 Seconds are those of sampling, without the tokenizer, after a warm-up: the median of --repeat whole runs. One more run
-has clocks around its parts, for where the time goes. Settings are written as for `recap sweep`; published sizes get
+has clocks around its parts, for where the time goes. Schedules are written as for `recap sweep`; published sizes get
 random weights. Prints a table for each model and one JSON object as the last line.
 """
 
@@ -10,15 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 
-from recap import weights
-from recap.bench import PAPER_MODELS, Row, ceiling, compared, measure, paper_settings, random_pipeline
+from recap.bench.measure import Row, ceiling, compared, machine, measure, random_pipeline, times
+from recap.bench.schedules import PAPER_MODELS, paper_schedules
 from recap.cli.options import (
     DTYPES,
     add_cache_limit,
@@ -26,23 +26,18 @@ from recap.cli.options import (
     batch_size,
     check_batch,
     check_device,
-    described,
-    guidance_scale,
-    named_config,
+    default_model,
 )
-from recap.core.decode import check_fit
-from recap.core.presets import USUAL, Sampling
-from recap.core.schedule import Ramp, Schedule
+from recap.core.options import USUAL, SamplingOptions, guidance_scale
+from recap.core.presets import PRESETS
 from recap.engine import ENGINES, check_engine
-from recap.evaluation.evaluate import machine
-from recap.evaluation.settings import Setting
-from recap.files import write_json
-from recap.memory import MOST, choose_batch
-from recap.models.zoo import Config, adapt, build
-from recap.pipeline import Pipeline
+from recap.models.registry import size_name
+from recap.pipelines import Pipeline
+from recap.pipelines.loading import find_model
+from recap.planning.memory import MAX_BATCH, choose_batch
+from recap.runs.files import write_json
 
 PRECISIONS = ("float32", "bfloat16", "float16")
-PRESETS = ("paper",)
 HEAD = (
     f"{'batch':>5} {'engine':<7}{'dtype':<9}{'s/image':>9} {'spread':>6} {'gain':>6} {'full ms':>8} {'local ms':>8} "
     f"{'full':>5} {'local':>5} {'head':>5} {'select':>6} {'tokenizer':>9} {'TFLOP/s':>8} {'share':>6} {'memory':>9} "
@@ -56,43 +51,41 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A model, and the settings to measure on it."""
+    """A model, how it is sampled, and the schedules to measure on it."""
 
     name: str
     shown: str
-    config: Config
-    sampling: Sampling
-    settings: tuple[Setting, ...]
-    small: bool = False
+    trained: bool
+    options: SamplingOptions
+    schedules: tuple[SamplingOptions, ...]
 
-    @property
-    def trained(self) -> bool:
-        return weights.locate(self.name) is not None
-
-    def schedule(self, setting: Setting) -> Schedule:
-        return setting.schedule(self.sampling, self.config.num_tokens)
-
-    def pipeline(self, device: str, dtype: str, seed: int) -> Pipeline:
+    def pipeline(self, args: argparse.Namespace, dtype: str) -> Pipeline:
         """The model where it is to run; a published size has random weights."""
-        folder, precision = weights.locate(self.name), DTYPES[dtype]
-        if folder is not None:
-            return Pipeline.from_pretrained(folder, device=device, torch_dtype=precision)
-        return random_pipeline(
-            self.config, setting=self.sampling.preset, device=device, dtype=precision, seed=seed, small=self.small
-        )
+        device, precision = args.device, DTYPES[dtype]
+        if self.trained:
+            pipe = Pipeline.from_pretrained(self.name, device=device, torch_dtype=precision)
+        else:
+            pipe = random_pipeline(self.name, device=device, dtype=precision, seed=args.seed, shrink=args.tiny)
+        pipe.options = self.options
+        return pipe
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser, "--model", metavar="MODEL", action="append")
+    add_model(parser, action="append")
     parser.add_argument(
-        "--settings",
+        "--schedule",
         nargs="+",
-        metavar="SETTING",
-        help="settings, one argument each (default: the model's, and plain)",
+        default=[],
+        metavar="T+T'",
+        help="schedules, one argument each (default: the model's, and plain)",
     )
     parser.add_argument(
-        "--preset", choices=PRESETS, help="all rows of the paper's tables, and plain decoding, at their full size"
+        "--list",
+        choices=("paper",),
+        help="all rows of the paper's tables, and plain decoding, at their full size",
     )
+    parser.add_argument("--preset", choices=PRESETS, help="published setting to follow (default: the model's own)")
+    parser.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START/END")
     parser.add_argument(
         "--batch",
         type=batch_size,
@@ -109,7 +102,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repeat", type=int, default=3, help="runs that do (default 3)")
     parser.add_argument("--seed", type=int, default=0, help="of random weights and of the images (default 0)")
-    parser.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START,END")
     parser.add_argument("--json", metavar="FILE", help="write the JSON to a file too")
 
 
@@ -120,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         Path(args.json).parent.mkdir(parents=True, exist_ok=True)
     points = len(args.dtype) * len(args.engine) * len(args.batch)
     rows: list[Row] = []
-    with tqdm(total=points * sum(len(job.settings) for job in jobs), unit="row", disable=None) as bar:
+    with tqdm(total=points * sum(len(job.schedules) for job in jobs), unit="row", disable=None) as bar:
         for job in jobs:
             own = compared(measured(args, job, bar))
             rows += own
@@ -149,73 +141,46 @@ def check(args: argparse.Namespace) -> None:
 
 
 def jobs_of(args: argparse.Namespace) -> list[Job]:
-    """What is to be measured; every setting is checked against its model."""
-    names = args.model or (PAPER_MODELS if args.preset else [default_model()])
-    settings = [Setting.parse(text) for text in args.settings or ()]
-    return [job_of(name, args.tiny, settings, preset=args.preset, guidance=args.guidance) for name in names]
+    """What is to be measured; every schedule is checked against its model."""
+    names = args.model or (PAPER_MODELS if args.list else [default_model()])
+    return [job_of(name, args) for name in names]
 
 
-def default_model() -> str:
-    name = weights.default()
-    if name is None:
-        raise ValueError("no model comes with this package; name a folder or a published size with --model")
-    return name
-
-
-def job_of(
-    name: str,
-    shrink: bool,
-    settings: Sequence[Setting],
-    *,
-    preset: str | None = None,
-    guidance: float | Ramp | None = None,
-) -> Job:
-    """A model with some settings; without any, its own and plain decoding in as many sub-steps."""
-    shown, config, sampling = described(name)
-    chosen = [*settings, *(paper_settings(shown) if preset else ())]
-    if shrink:
-        if weights.locate(name) is not None:
-            raise ValueError(f"--tiny shrinks published sizes; {name} is a folder with a size of its own")
-        shown, config = named_config(name, shrink)
-    if guidance is not None:
-        sampling = replace(sampling, guidance=guidance)
-    if not chosen:
-        own = Setting(USUAL["full"], USUAL["local"])
-        if sampling.full is not None:
-            own = Setting(sampling.full, sampling.local, sampling.plain)
-        chosen = [own, Setting(own.full + own.local)]
-    job = Job(name, shown, config, sampling, tuple(dict.fromkeys(chosen)), shrink)
-    model = adapt(build(config, meta=True))
-    for setting in job.settings:
+def job_of(name: str, args: argparse.Namespace) -> Job:
+    """A model with some schedules; without any, its own and plain decoding in as many sub-steps."""
+    trained = find_model(name) is not None
+    shown = name if trained else size_name(name)
+    pipe = Pipeline.blank(name, shrink=args.tiny)
+    pipe.options = pipe.options.override(SamplingOptions(args.preset, guidance=args.guidance))
+    schedules = [SamplingOptions.from_text(text) for text in args.schedule]
+    schedules += paper_schedules(shown) if args.list else []
+    if not schedules:
+        own = pipe.options
+        full, local = USUAL if own.full is None else (own.full, own.local or 0)
+        schedules = [SamplingOptions(full=full, local=local, warmup=own.warmup)]
+        schedules.append(SamplingOptions(full=full + local, local=0))
+    for schedule in schedules:
         try:
-            check_fit(model, job.schedule(setting))
+            pipe.schedule(schedule)
         except ValueError as error:
-            raise ValueError(f"setting {setting} of {shown}: {error}") from error
-    return job
+            raise ValueError(f"schedule {schedule} of {shown}: {error}") from error
+    shown = f"{shown} (tiny)" if args.tiny else shown
+    return Job(name, shown, trained, pipe.options, tuple(dict.fromkeys(schedules)))
 
 
 def measured(args: argparse.Namespace, job: Job, bar: Any) -> list[Row]:
     """The rows of a model, in the order in which the arguments name them."""
     rows = []
     for dtype in dict.fromkeys(args.dtype):
-        pipe = job.pipeline(args.device, dtype, args.seed)
+        pipe = job.pipeline(args, dtype)
         for engine in dict.fromkeys(args.engine):
             for batch in dict.fromkeys(args.batch):
-                for setting in job.settings:
-                    bar.set_description(f"{job.shown} {setting}, batch {batch}, {engine}, {dtype}")
-                    schedule = job.schedule(setting)
-                    row = measure(
-                        pipe,
-                        schedule,
-                        choose_batch(pipe, schedule, batch, MOST, cache_limit=args.cache_limit, decoded=False),
-                        model=job.shown,
-                        setting=str(setting),
-                        engine=engine,
-                        warmup=args.warmup,
-                        repeat=args.repeat,
-                        seed=args.seed,
-                    )
-                    rows.append(row)
+                for schedule in job.schedules:
+                    bar.set_description(f"{job.shown} {schedule}, batch {batch}, {engine}, {dtype}")
+                    whole, limit = pipe.schedule(schedule), args.cache_limit
+                    size = choose_batch(pipe, whole, batch, MAX_BATCH, cache_limit=limit, decoded=False)
+                    repeated = {"warmup": args.warmup, "repeat": args.repeat, "seed": args.seed}
+                    rows.append(measure(pipe, schedule, size, model=job.shown, engine=engine, **repeated))
                     bar.update()
     return rows
 
@@ -223,7 +188,7 @@ def measured(args: argparse.Namespace, job: Job, bar: Any) -> list[Row]:
 def result(args: argparse.Namespace, rows: Sequence[Row]) -> dict[str, Any]:
     """Everything that was measured, and what with; the ceiling is in TFLOP/s."""
     return {
-        "rows": [row.as_dict() for row in rows],
+        "rows": [row.json() for row in rows],
         "ceiling": {dtype: ceiling(args.device, DTYPES[dtype]) for dtype in dict.fromkeys(args.dtype)},
         "machine": machine(args.device),
     }
@@ -231,17 +196,17 @@ def result(args: argparse.Namespace, rows: Sequence[Row]) -> dict[str, Any]:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows of a model for people."""
-    width = max(len("setting"), *(len(row.setting) for row in rows))
-    return "\n".join([f"{'setting':<{width}} {HEAD}", *(line(row, width) for row in rows)])
+    width = max(len("schedule"), *(len(row.schedule) for row in rows))
+    return "\n".join([f"{'schedule':<{width}} {HEAD}", *(line(row, width) for row in rows)])
 
 
 def line(row: Row, width: int) -> str:
-    start = f"{row.setting:<{width}} {row.batch:>5} {row.engine:<7}{row.dtype:<9}"
+    start = f"{row.schedule:<{width}} {row.batch:>5} {row.engine:<7}{row.dtype:<9}"
     if row.seconds_per_image is None or row.clocked_seconds is None:
         return f"{start} {row.error}"
     shares = {part: f"{seconds / row.clocked_seconds:.0%}" for part, seconds in row.split.items()}
+    gain = times(row.against_plain)
     memory = "" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:.0f} MiB"
-    gain = "" if row.against_plain is None else f"{row.against_plain:.2f}x"
     return (
         f"{start}{row.seconds_per_image:>9.4g} {row.spread:>6.1%} {gain:>6} {number(row.ms_full):>8} "
         f"{number(row.ms_local):>8} {shares['full']:>5} {shares['local']:>5} {shares['head']:>5} "

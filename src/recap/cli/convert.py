@@ -11,8 +11,8 @@ from typing import Any
 from recap.checkpoints import CheckpointError, load_official, save_pretrained
 from recap.checkpoints.folder import family_name
 from recap.cli.options import DTYPES
-from recap.core.presets import PUBLISHED
-from recap.models.zoo import SIZES, TOKENIZER_SIZES
+from recap.core.presets import PRESETS
+from recap.models.registry import SIZES, TOKENIZER_SIZES
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
     config = getattr(net, "config", None)
     name = known.get(config)  # type: ignore[arg-type]
     about: dict[str, Any] = {"name": name} if name else {}
-    if name in PUBLISHED:
-        about["setting"] = str(name)
+    if name in PRESETS:
+        about["sampling"] = {"preset": name}
     try:
         save_pretrained(net, args.out, **about)
     except OSError as error:

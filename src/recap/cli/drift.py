@@ -1,41 +1,37 @@
 """Measure why reuse works: how little context features move, and what each local evaluation gets wrong.
 
 The first part is Figure 2 of the paper on any model: the cosine similarity of the context's features before and
-after n more tokens become known. The second draws images and holds every local evaluation against a full one.
+after n more tokens become known. The second generates images and holds every local evaluation against a full one.
 Writes drift.json, drift.png, error.json and error.png.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from recap.cli.options import add_engine, add_model, add_schedule, schedule_of
-from recap.cli.records import Request
-from recap.cli.sample import labels_of, pipeline_of
-from recap.core.decode import check_fit
-from recap.core.noise import image_generators
+from recap.bench.timing import generate
+from recap.cli.options import add_model, add_running, add_sampling, labels_of, options_of, pipeline_of
 from recap.core.schedule import Schedule
 from recap.evaluation.drift import Drift, feature_drift
 from recap.evaluation.error import LocalError, error_name, local_error
 from recap.evaluation.images import open_images
 from recap.evaluation.plots import plot_drift, plot_error, require
-from recap.files import write_json
-from recap.pipeline import Pipeline
+from recap.pipelines import Pipeline
+from recap.runs.files import write_json
+from recap.runs.works import Work
 
 SHOWN = (1, 4, 16, 64, 128)  # updates in the table for people
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser, "--model", metavar="MODEL")
+    add_model(parser)
     parser.add_argument(
-        "--images", metavar="PATH", help="folder, zip or npz of pictures to take tokens from (default: drawn)"
+        "--images", metavar="PATH", help="folder, zip or npz of pictures to take tokens from (default: generated)"
     )
     parser.add_argument(
         "--labels",
@@ -44,10 +40,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num", type=int, default=64, help="how many images (default 64)")
     parser.add_argument("--batch", type=int, default=8, help="images at a time (default 8)")
     parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
-    add_engine(parser)
+    add_running(parser)
     parser.add_argument("--out", default="drift", help="folder for numbers and plots (default drift)")
-    add_schedule(parser)
+    add_sampling(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,17 +51,15 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--{name} is {getattr(args, name)}; it must be at least 1")
     require()
     pipe, shown = pipeline_of(args)
-    pipe.progress = False
-    schedule = schedule_of(args, pipe.sampling, pipe.model.num_tokens)
-    check_fit(pipe.model, schedule)
-    drawn = labels_of(args.labels, args.num, pipe)
-    request = Request(args.num, None if drawn is None else drawn[: args.num], args.seed, args.batch)
-    tokens, labels, source = tokens_of(args, pipe, request)
+    schedule = pipe.schedule(options_of(args))
+    labels = labels_of(args, pipe, args.num)
+    labels = None if labels is None else labels[: args.num]
+    tokens, known, source = tokens_of(args, pipe, labels)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     about = {"model": shown, "seed": args.seed, "dtype": args.dtype}
-    drift = feature_drift(pipe.model, tokens, labels, seed=args.seed, batch=args.batch, progress=True)
-    write_json(out / "drift.json", {**about, "tokens": source, **drift.as_dict()})
+    drift = feature_drift(pipe.model, tokens, known, seed=args.seed, batch=args.batch, progress=True)
+    write_json(out / "drift.json", {**about, "tokens": source, **drift.json()})
     plot_drift(drift, out / "drift.png", title=f"{shown}: {len(tokens)} images")
     print(f"{shown}: {source}")
     print(table(drift))
@@ -74,63 +67,51 @@ def run(args: argparse.Namespace) -> int:
         print(f"{schedule} evaluations are plain decoding: no local evaluation to measure; add --local")
         print(f"-> {out / 'drift.png'}")
         return 0
-    rows = local_error(
-        pipe, schedule, request.labels, num=request.num, seed=args.seed, batch=args.batch, progress=True
-    )
-    kind = error_name(pipe.model)
-    error = {"schedule": str(schedule), "num": request.num, "labels": request.labels, "error": kind}
-    write_json(out / "error.json", {**about, **error, "rows": [row.as_dict() for row in rows]})
-    plot_error(rows, out / "error.png", title=f"{shown}: {schedule} evaluations, {request.num} images", ylabel=kind)
+    works = pipe.works(labels, args.num, options_of(args), seed=args.seed)
+    rows, kind = local_error(pipe, works, batch=args.batch, progress=True), error_name(pipe.model)
+    error = {"schedule": str(schedule), "num": args.num, "labels": labels, "error": kind}
+    write_json(out / "error.json", {**about, **error, "rows": [row.json() for row in rows]})
+    plot_error(rows, out / "error.png", title=f"{shown}: {schedule} evaluations, {args.num} images", ylabel=kind)
     print(summary(rows, schedule, kind))
     print(f"-> {out / 'drift.png'}, {out / 'error.png'}")
     return 0
 
 
-def tokens_of(args: argparse.Namespace, pipe: Pipeline, request: Request) -> tuple[Tensor, Tensor | None, str]:
+def tokens_of(
+    args: argparse.Namespace, pipe: Pipeline, labels: list[int] | None
+) -> tuple[Tensor, Tensor | None, str]:
     """Tokens of whole images, their labels if they have any, and where they came from, in words."""
     if args.images is None:
-        tokens = drawn_tokens(pipe, request)
-        labels = None if request.labels is None else torch.tensor(request.labels)
-        return tokens, labels, f"tokens of {len(tokens)} images drawn by the model itself, {pipe.default_schedule()}"
-    tokens = encoded_tokens(args.images, pipe, request)
-    if args.labels is None or request.labels is None:
-        branch = ", without classes" if pipe.model.classes else ""
-        return tokens, None, f"tokens of {len(tokens)} images from {args.images}{branch}"
-    return tokens, torch.tensor(request.labels[: len(tokens)]), f"tokens of {len(tokens)} images from {args.images}"
+        works = pipe.works(labels, args.num, seed=args.seed)
+        known = None if labels is None else torch.tensor(labels)
+        source = f"tokens of {args.num} images generated by the model itself, {works[0].schedule}"
+        return generated_tokens(pipe, works, args.batch), known, source
+    tokens = encoded_tokens(args.images, pipe, args.num, args.batch)
+    source = f"tokens of {len(tokens)} images from {args.images}"
+    if args.labels is None or labels is None:
+        return tokens, None, f"{source}, without classes" if pipe.model.classes else source
+    return tokens, torch.tensor(labels[: len(tokens)]), source
 
 
-def drawn_tokens(pipe: Pipeline, request: Request) -> Tensor:
-    """Tokens that the model draws itself with its default schedule."""
-    tokens, batches, schedule = [], request.batches(), pipe.default_schedule()
-    with tqdm(total=len(batches) * len(schedule.steps), desc=f"drawing {schedule}", unit="step") as bar:
-        for indices in batches:
-            output = pipe(
-                **request.of(indices),
-                schedule=schedule,
-                generator=image_generators(request.seed, indices),
-                output_type="latent",
-                callback_on_step_end=lambda *_: bar.update(),
-            )
-            tokens.append(output.tokens)
-    return torch.cat(tokens)
+def generated_tokens(pipe: Pipeline, works: list[Work], batch: int) -> Tensor:
+    """Tokens of images, `batch` computed together."""
+    parts = [works[first : first + batch] for first in range(0, len(works), batch)]
+    return torch.cat([generate(pipe, part) for part in tqdm(parts, desc=f"generating {works[0].schedule}")])
 
 
 @torch.inference_mode()
-def encoded_tokens(path: str, pipe: Pipeline, request: Request) -> Tensor:
+def encoded_tokens(path: str, pipe: Pipeline, num: int, batch: int) -> Tensor:
     """Tokens of the first pictures in a folder or file."""
-    tokenizer: Any = pipe.tokenizer
-    if tokenizer is None:
-        raise ValueError("this model has no tokenizer to read --images with; leave them out, or give it one")
-    side = math.isqrt(pipe.model.num_tokens) * tokenizer.config.stride
+    tokenizer, side = pipe.need_tokenizer(), pipe.side
     tokens: list[Tensor] = []
-    for images in open_images(path).batches(request.batch):
+    for images in open_images(path).batches(batch):
         if images.shape[2:] != (side, side):
             height, width = images.shape[2:]
             raise ValueError(f"{path} has pictures of {width}x{height}; this model reads {side}x{side}, resize them")
         tokens.append(tokenizer.encode(images.to(pipe.device)))
-        if sum(map(len, tokens)) >= request.num:
+        if sum(map(len, tokens)) >= num:
             break
-    return torch.cat(tokens)[: request.num]
+    return torch.cat(tokens)[:num]
 
 
 def table(drift: Drift) -> str:

@@ -1,149 +1,139 @@
-"""Draw parts of a picture anew.
+"""Regenerate parts of a picture.
 
-The model draws the white part of a mask, a box, all but a part, or a share of the tokens; the tokens of the rest stay
-as they are. The number of evaluations shrinks with what is to be drawn, unless --full says how many. Version i of a
-seed is the same in batches of any size.
+What is regenerated is the white part of a mask, a box, all but a part, or a share of the tokens; the tokens of the
+rest stay as they are. The model's own numbers of evaluations shrink with the share of tokens that is regenerated;
+numbers that are given stay. Version i of a seed is the same in any batch, and a run that was stopped goes on.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
-from tqdm.auto import tqdm
+from torch import Tensor
 
-from recap.cli.options import add_engine, add_model, add_schedule
-from recap.cli.preview import add_preview, previews
-from recap.cli.records import Request, record
-from recap.cli.sample import add_sampling, labels_of, name_of, pipeline_of, sampling_of
-from recap.cli.sheets import Drawn
-from recap.core.noise import image_generators
-from recap.core.schedule import Schedule
-from recap.distributed.drawing import Audience, alone
-from recap.files import write_json
-from recap.images import PLACES, box_mask, fit, keep_mask, marked, masks_of, open_picture, token_mask
-from recap.pictures import Row, comparison
-from recap.pipeline import Pipeline
-from recap.timing import timed
+from recap.cli.options import (
+    add_batch,
+    add_model,
+    add_preview,
+    add_running,
+    add_sampling,
+    check_batch,
+    labels_of,
+    options_of,
+    pipeline_of,
+)
+from recap.cli.sample import about, save
+from recap.pipelines import Pipeline
+from recap.pipelines.editing import starts_of, variation
+from recap.planning.memory import choose_batch
+from recap.runs.files import write_json
+from recap.runs.folder import ImageFolder
+from recap.runs.ranks import Ranks
+from recap.runs.record import identity, record
+from recap.runs.sample import sample_all
+from recap.runs.works import Work
+from recap.view.images import PLACES, box_mask, fit, keep_mask, marked, open_picture
+from recap.view.preview import previews
+from recap.view.sheet import Row, comparison
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser, "--model", metavar="MODEL")
-    add_engine(parser)
+    add_model(parser)
     parser.add_argument("--image", required=True, metavar="FILE", help="the picture to edit")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--mask", metavar="FILE", help="a picture of the same size, white where to draw anew")
+    what.add_argument("--mask", metavar="FILE", help="a picture of the same size, white where to regenerate")
     what.add_argument(
-        "--redraw", metavar="BOX", help="draw left,top,right,bottom anew, in pixels of the model's image"
+        "--redraw", metavar="BOX", help="regenerate left,top,right,bottom, in pixels of the model's image"
     )
-    what.add_argument("--keep", metavar="PART", help=f"draw all but a part anew: {', '.join(PLACES)}, as in left:0.5")
-    what.add_argument("--strength", type=float, metavar="S", help="draw this share of the tokens anew, at random")
-    parser.add_argument("--labels", metavar="A,B", help="class of what is drawn; several make several versions")
+    what.add_argument("--keep", metavar="PART", help=f"regenerate all but a part: {', '.join(PLACES)}, like left:0.5")
+    what.add_argument("--strength", type=float, metavar="S", help="regenerate this share of the tokens, at random")
+    parser.add_argument("--labels", metavar="A,B", help="class of what is regenerated; several make several versions")
     parser.add_argument("--num", type=int, default=1, help="how many versions (default 1)")
-    parser.add_argument("--batch", type=int, default=8, help="versions drawn at a time (default 8)")
     parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
+    add_batch(parser)
+    add_running(parser)
     parser.add_argument("--fit", action="store_true", help="crop the picture, and its mask, to a square and scale it")
-    parser.add_argument("--paste", action="store_true", help="put the pixels that are not drawn anew back")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
+    parser.add_argument("--paste", action="store_true", help="put the pixels that are not regenerated back")
     parser.add_argument("--out", default="edited", metavar="DIR", help="folder to write into (default edited)")
+    parser.add_argument("--overwrite", action="store_true", help="start anew in a folder that holds another run")
     add_preview(parser)
-    add_schedule(parser)
     add_sampling(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.num < 1:
-        raise ValueError(f"--num is {args.num}; draw at least one version")
-    if args.batch < 1:
-        raise ValueError(f"--batch is {args.batch}; draw at least one version at a time")
+    check_batch(args.batch)
     if args.strength is not None and args.paste:
         raise ValueError("--paste puts back what a mask leaves; with --strength there is none, leave one of them out")
     pipe, shown = pipeline_of(args)
-    tokenizer = pipe.need_tokenizer()
+    pipe.need_tokenizer()
+    pipe.progress = False
     if pipe.model.classes and args.labels is None:
-        raise ValueError(f"{shown} draws {pipe.model.classes} classes; say with --labels what is to be drawn")
-    labels = labels_of(args.labels, args.num, pipe)
-    request = Request(len(labels) if labels else args.num, labels, args.seed, args.batch)
+        raise ValueError(f"{shown} has {pipe.model.classes} classes; say with --labels what is to be generated")
+    labels = labels_of(args, pipe, 1)
     image, mask = pictures_of(args, pipe.side)
-    before = pipe.encode(image)  # refuses a picture that does not fit
-    if mask is None:
-        masked = None
-        redrawn = count_of(args.strength, pipe.model.num_tokens)
-    else:
-        masked = token_mask(masks_of(mask, pipe.side), tokenizer.config.stride)[0]
-        redrawn = int(masked.sum())
-        if not redrawn:
-            raise ValueError("the mask is empty, so there is nothing to redraw; make white what is to be drawn anew")
-    schedule = sampling_of(args, pipe, pipe.model.num_tokens - redrawn)
-    out = Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
-    asked: dict[str, Any] = {"init": before, "strength": args.strength} if mask is None else {"mask": mask}
-    names = None if labels is None else [name_of(pipe, label) for label in labels]
-    with previews(args.preview, pipe, request.num, names=names, before=image) as preview:
-        result = draw(pipe, schedule, request, image, asked, args.paste, preview(f"editing {schedule}", schedule))
-    for index, edited in enumerate(result.images):
-        edited.save(out / f"{index:06d}.png")
-    strip(image, masked, result.images, names, f"{shown}  {schedule}").save(out / "strip.png")
-    about = record(args, pipe, shown, schedule, request, result)
-    about["edit"] = {
-        "image": args.image,
-        **{name: getattr(args, name) for name in ("mask", "redraw", "keep", "strength", "fit", "paste")},
-        "redrawn": redrawn,
-        "of": pipe.model.num_tokens,
-    }
-    write_json(out / "run.json", about)
+    works = works_of(args, pipe, labels, image, mask)
+    schedule, num = works[0].schedule, len(works)
+    pipe.batch_size = choose_batch(pipe, schedule, args.batch, num, cache_limit=args.cache_limit)
+    known = identity(pipe, works)
+    folder = ImageFolder(args.out, num, known)
+    names = None if labels is None else [pipe.name_of(label) for label in labels]
+    with previews(args.preview, pipe, num, names=names, before=image) as preview:
+        report = sample_all(
+            pipe,
+            works,
+            folder,
+            Ranks(),
+            about=lambda index: about(works[index]),
+            overwrite=args.overwrite,
+            name=f"editing {schedule}",
+            observer=preview(f"editing {schedule}"),
+        )
+    assert report is not None
+    images, target = folder.shown(), folder.path / "strip.png"
+    if images:
+        masked = None if works[0].start is None or mask is None else works[0].start.masked
+        save(strip(image, masked, images, names, f"{shown}  {schedule}"), target)
+    said = record(pipe, shown, works, report.seconds, known) | {"edit": edit_record(args, works)}
+    write_json(folder.path / "run.json", said)
+    tokens = pipe.model.num_tokens
     print(
-        f"{shown}: {redrawn} of {pipe.model.num_tokens} tokens drawn anew with {schedule} evaluations, "
-        f"{len(result.images)} version(s) in {result.seconds['total']:.2f} s -> {out / 'strip.png'}"
+        f"{shown}: {tokens - schedule.known} of {tokens} tokens regenerated with {schedule} evaluations"
+        f"{in_proportion(args, pipe, schedule.known)}, {num} version{'s' * (num > 1)} in {report.seconds:.2f} s "
+        f"-> {target if images else folder.path}"
     )
     return 0
 
 
-def draw(
-    pipe: Pipeline,
-    schedule: Schedule,
-    request: Request,
-    image: Image.Image,
-    asked: dict[str, Any],
-    paste: bool,
-    audience: Audience | None = None,
-) -> Drawn:
-    """All versions, batch by batch, and where the time went; an audience takes the place of the progress bar.
+def works_of(
+    args: argparse.Namespace, pipe: Pipeline, labels: list[int] | None, image: Image.Image, mask: Image.Image | None
+) -> list[Work]:
+    """One version for each label, or as many as asked for."""
+    num = args.num if labels is None else len(labels)
+    given = torch.tensor(labels) if labels is not None else None
+    asked: dict[str, Any]
+    if mask is None:
+        before = pipe.encode(image)  # refuses a picture that does not fit
+        asked = variation(pipe, before, args.strength, labels=given, num_images=num, seed=args.seed)
+    else:
+        asked = {"starts": starts_of(pipe, image, mask, args.paste).of(num)}
+    return pipe.works(given, None if labels else num, options_of(args), seed=args.seed, **asked)
 
-    As in `recap sample`, the CPU computes one at a time, so that no image hangs on the size of a batch.
-    """
-    pipe, watch = timed(pipe)
-    pipe.progress = False
-    images: list[Image.Image] = []
-    batches = (replace(request, batch=1) if alone(pipe) else request).batches()
-    total, hidden = len(batches) * len(schedule.steps), audience is not None
-    with tqdm(total=total, desc=f"editing {schedule}", unit="step", disable=hidden) as bar:
-        for indices in batches:
 
-            def after(_: Pipeline, step: int, decoded: int, values: dict[str, Any], own: range = indices) -> None:
-                bar.update()
-                if audience is not None:
-                    with watch.pause():
-                        audience.step(own, step + 1, values["canvas"])
+def in_proportion(args: argparse.Namespace, pipe: Pipeline, known: int) -> str:
+    """What to say of evaluations that were made fewer because part of the image is known."""
+    if not known or options_of(args).full is not None:
+        return ""
+    return f" (in proportion to {pipe.schedule(options_of(args))} for all tokens)"
 
-            options: dict[str, Any] = {
-                **request.of(indices),
-                "schedule": schedule,
-                "generator": image_generators(request.seed, indices),
-                "callback_on_step_end": after,
-            }
-            with watch.measure("total"):
-                if "mask" in asked:
-                    drawn = pipe.edit(image, asked["mask"], **options, paste=paste).images
-                else:
-                    drawn = pipe(**options, **asked).images
-            images += drawn
-            if audience is not None:
-                audience.done(indices, drawn)
-    return Drawn(images, watch.seconds, {phase: watch.calls[phase] for phase in ("full", "local")})
+
+def edit_record(args: argparse.Namespace, works: list[Work]) -> dict[str, Any]:
+    """What was edited, for the record of the run."""
+    given = {name: getattr(args, name) for name in ("image", "mask", "redraw", "keep", "strength", "fit", "paste")}
+    schedule = works[0].schedule
+    return {**given, "regenerated": schedule.tokens, "of": schedule.tokens + schedule.known}
 
 
 def pictures_of(args: argparse.Namespace, side: int) -> tuple[Image.Image, Image.Image | None]:
@@ -184,19 +174,12 @@ def numbers(box: str) -> list[int]:
     return values
 
 
-def count_of(strength: float, tokens: int) -> int:
-    """How many tokens a strength means."""
-    if not 0 < strength <= 1:
-        raise ValueError(f"--strength is {strength}; it is the share of tokens to draw anew, above 0 and at most 1")
-    return max(1, round(strength * tokens))
-
-
 def strip(
-    image: Image.Image, masked: Any, images: list[Image.Image], names: list[str] | None, title: str
+    image: Image.Image, masked: Tensor | None, images: list[Image.Image], names: list[str] | None, title: str
 ) -> Image.Image:
-    """Before, what is drawn anew, and after, side by side."""
+    """Before, what is regenerated, and after, side by side."""
     first, above = [image], ["before"]
     if masked is not None:
-        first, above = [*first, marked(image, masked)], [*above, "drawn anew"]
+        first, above = [*first, marked(image, masked)], [*above, "regenerated"]
     after = ["after"] * len(images) if names is None else [f"after: {name}" for name in names]
     return comparison([Row([*first, *images], title)], [*above, *after])

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from recap import weights
-from recap.checkpoints.about import read_about
-from recap.checkpoints.folder import WEIGHTS, config_from, read_config
-from recap.models.zoo import FAMILIES, SIZES, TOKENIZER_SIZES, count_parameters, family_of
+from recap.checkpoints.folder import WEIGHTS, config_from, read_config, read_model_config
+from recap.models.registry import FAMILIES, SIZES, TOKENIZER_SIZES, count_parameters, family_of
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +21,15 @@ def run(args: argparse.Namespace) -> int:
         print(embedded_line(name, weights.HOME / name))
     for name, config in SIZES.items():
         kind = f"{config.num_tokens} tokens  {drawn(config)}"
-        print(line(name, family_of(config).name, count_parameters(config), "", f"width {config.width:<5} {kind}"))
+        print(
+            line(
+                name,
+                family_of(config).name,
+                count_parameters(config),
+                "",
+                f"width {getattr(config, 'width', ''):<5} {kind}",
+            )
+        )
     for name, tokenizer in TOKENIZER_SIZES.items():
         print(line(name, "tokenizer", count_parameters(tokenizer), "", f"{tokenizer.stride} pixels a token"))
     return 0
@@ -35,7 +42,7 @@ def embedded_line(name: str, folder: Path) -> str:
     size = f"{weights_file.stat().st_size / 1e6:.1f} MB" if weights_file.is_file() else "missing"
     if about["family"] not in FAMILIES:
         return line(name, "tokenizer", count_parameters(config), size, f"{config.stride} pixels a token")
-    more = read_about(folder, about)
+    more = read_model_config(folder, about)
     what = drawn(config)
     if more.tokenizer is not None:
         side = math.isqrt(config.num_tokens) * config_from(read_config(more.tokenizer), more.tokenizer).stride

@@ -4,110 +4,69 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from recap.checkpoints.about import read_about
-from recap.checkpoints.folder import CONFIG, config_from, load_pretrained, read_config
-from recap.core.presets import PUBLISHED, Grouping, Sampling
-from recap.core.protocols import Selector
-from recap.core.schedule import Ramp, Schedule
-from recap.core.selection import CentreOut, ConfidenceOrder, FixedOrder, RandomOrder, RasterOrder
+from recap import weights
+from recap.core.options import SamplingOptions, guidance_scale, head_steps
+from recap.core.presets import PRESETS
+from recap.core.schedule import SOLVERS
+from recap.core.selection import ORDERS
 from recap.engine import ENGINES
-from recap.limits import read_text
-from recap.memory import size_of
-from recap.models.zoo import (
-    FAMILIES,
-    SIZES,
-    Config,
-    TokenizerConfig,
-    build,
-    family_of,
-    randomize,
-    size_name,
-    tiny,
-)
-from recap.planning import usual_tokenizer
-from recap.weights import locate
+from recap.models.registry import build, randomize, size_name
+from recap.pipelines import Pipeline
+from recap.pipelines.labels import RANDOM, even_labels, find_classes, random_labels, read_labels, spread_labels
+from recap.pipelines.loading import find_model, sized_parts
+from recap.planning.memory import size_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-ORDERS: dict[str, Callable[[], Selector]] = {
-    "random": RandomOrder,
-    "confidence": ConfidenceOrder,
-    "raster": RasterOrder,
-    "centre-out": CentreOut,
-}
+SHORT_RUN = SamplingOptions(full=12, local=4)  # of random weights: enough to see it run
+T = TypeVar("T")
 
 
-def add_schedule(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("schedule")
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """How to sample, in the words of `SamplingOptions`; what is left out is the model's own."""
+    group = parser.add_argument_group("sampling, where it is not to be the model's own")
+    group.add_argument("--preset", choices=PRESETS, help="published setting to follow")
+    group.add_argument(
+        "--schedule", metavar="T+T'", help="full and local evaluations and maybe more: 64, 48+16, 48+16:warmup=32"
+    )
     group.add_argument("--full", type=int, metavar="T", help="full evaluations")
     group.add_argument("--local", type=int, metavar="T'", help="local evaluations (with --full, default 0: plain)")
-    group.add_argument("--total", type=int, metavar="K", help="all sub-steps, instead of --full and --local")
-    group.add_argument("--plain", type=int, metavar="u", help="groups at the start without local evaluations")
-    group.add_argument("--chain", type=int, default=1, help="local evaluations that a group may have (default 1)")
-    group.add_argument("--setting", choices=sorted(PUBLISHED), help="published setting to follow")
-
-
-def add_order(parser: argparse._ActionsContainer) -> None:
-    about = (
-        f"decode in this order: {', '.join(ORDERS)}, or a file with all positions in turn (default the model's own)"
+    group.add_argument("--warmup", type=int, metavar="U", help="groups at the start without local evaluations")
+    group.add_argument("--chain", type=int, metavar="C", help="local evaluations that a group may have (default 1)")
+    group.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START/END")
+    group.add_argument("--temperature", type=float, metavar="T", help="temperature of the draws")
+    group.add_argument("--choice-temperature", type=float, metavar="T", help="temperature of the choice of positions")
+    group.add_argument(
+        "--head-steps", type=head_steps, metavar="S", help="diffusion steps, or FULL/LOCAL after either evaluation"
     )
-    parser.add_argument("--order", metavar="ORDER", help=about)
+    group.add_argument("--solver", choices=SOLVERS, help="how a diffusion head takes its steps")
+    group.add_argument("--order", choices=ORDERS, help="where to decode first")
 
 
-def selector_of(order: str) -> Selector:
-    """The selector that an argument names, or the order that a file holds."""
-    if order in ORDERS:
-        return ORDERS[order]()
-    path = Path(order)
-    if not path.is_file():
-        raise ValueError(f"--order is {order!r}, which is neither a file nor one of {', '.join(ORDERS)}")
-    try:
-        return FixedOrder([int(word) for word in read_text(path).replace(",", " ").split()])
-    except ValueError as error:
-        raise ValueError(f"{order} holds no order: {error}") from error
+def options_of(args: argparse.Namespace) -> SamplingOptions:
+    """What the arguments of `add_sampling` say."""
+    return SamplingOptions.from_args(args)
 
 
-def schedule_of(args: argparse.Namespace, sampling: str | Sampling, tokens: int, known: int = 0) -> Schedule:
-    """The schedule that the arguments describe, on top of a model's own way or of a published setting."""
-    if isinstance(sampling, str):
-        sampling = Sampling(sampling)
-    if args.setting:
-        sampling = Sampling(args.setting, full=sampling.full, local=sampling.local, plain=sampling.plain)
-    if known:
-        sampling = sampling.scaled(tokens, known)
-    given: Grouping = {
-        "full": args.full,
-        "plain": args.plain,
-        "total": args.total,
-        "chain": args.chain,
-        "known": known,
-    }
-    if args.local is not None:
-        given["local"] = args.local
-    return sampling.schedule(tokens, **given)
-
-
-def add_batch(parser: argparse._ActionsContainer, default: int, what: str = "images drawn") -> None:
+def add_batch(parser: argparse._ActionsContainer, default: int = 8) -> None:
     """How many at a time, and how much memory that may take."""
-    about = f"{what} at a time, or auto: as many as free memory allows (default {default})"
+    about = f"images at a time, or auto: as many as free memory allows (default {default})"
     parser.add_argument("--batch", type=batch_size, default=default, metavar="N", help=about)
     add_cache_limit(parser)
 
 
 def add_cache_limit(parser: argparse._ActionsContainer) -> None:
-    about = "draw fewer at a time if their cache would take more, for example 2GB"
+    about = "take fewer at a time if their cache would need more, for example 2GB"
     parser.add_argument("--cache-limit", type=byte_size, metavar="SIZE", help=about)
 
 
 def check_batch(batch: int | str) -> None:
     if batch != "auto" and int(batch) < 1:
-        raise ValueError(f"--batch is {batch}; draw at least one image at a time, or say auto")
+        raise ValueError(f"--batch is {batch}; take at least one image at a time, or say auto")
 
 
 def batch_size(text: str) -> int | str:
@@ -123,28 +82,60 @@ def byte_size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def guidance_scale(text: str) -> float | Ramp:
-    """A number, or two with a comma between them: from the first token to the last."""
-    values = [float(part) for part in text.split(",")]
-    if len(values) > 2:
-        raise ValueError(text)
-    return Ramp(*values) if len(values) == 2 else values[0]
+def add_labels(parser: argparse.ArgumentParser, num: int) -> None:
+    """Which images: their classes, their number, their seed."""
+    parser.add_argument(
+        "--labels", help="class names or numbers with commas, `random`, or @FILE with one a line (default: spread)"
+    )
+    parser.add_argument("--num", type=int, help=f"how many images (default {num}, or one for each label)")
+    parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
 
 
-def setting_of(name: str, config: object) -> str:
-    """The published setting that belongs to a model."""
-    return name if name in PUBLISHED else family_of(config).setting
+def labels_of(args: argparse.Namespace, pipe: Pipeline, usual: int) -> list[int] | None:
+    """One label for each image, by the plan that the arguments name; None for a model without classes."""
+    classes, names, text = pipe.model.classes, pipe.class_names, args.labels
+    num = usual if args.num is None else args.num
+    if num < 1:
+        raise ValueError(f"--num is {num}; generate at least one image")
+    if getattr(args, "per_class", None) is not None:
+        if not classes:
+            raise ValueError("this model is unconditional; say --num instead of --per-class")
+        if text is not None or args.num is not None:
+            raise ValueError("--per-class says how many images of which classes; leave --labels and --num out")
+        return even_labels(args.per_class, classes)
+    if not classes:
+        if text:
+            raise ValueError("this model is unconditional; leave --labels out")
+        return None
+    if text is None:
+        return spread_labels(num, classes)
+    if text == RANDOM:
+        return random_labels(args.seed, num, classes)
+    if text.startswith("@"):
+        given = read_labels(text[1:], names, classes)
+        return [given[index % len(given)] for index in range(args.num or len(given))]
+    try:
+        given = find_classes(text, names, classes)
+    except ValueError as error:
+        raise ValueError(f"--labels: {error}") from error
+    return [given[index % len(given)] for index in range(max(args.num or 0, len(given)))]
 
 
-def add_model(parser: argparse.ArgumentParser, name: str = "model", **more: Any) -> None:
+def add_model(parser: argparse.ArgumentParser, name: str = "--model", **more: Any) -> None:
     about = "a model folder, a model of `recap models`, or a published size to build with random weights"
-    parser.add_argument(name, **{"help": about, **more})
+    parser.add_argument(name, **{"help": about, "metavar": "MODEL", **more})
     parser.add_argument("--tiny", action="store_true", help="shrink a published size")
     parser.add_argument("--device", default="cpu", help="where to run (default cpu)")
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
+def add_running(parser: argparse.ArgumentParser) -> None:
+    """How a model is run."""
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
     parser.add_argument("--engine", choices=ENGINES, default="eager", help="how the model is run (default eager)")
+
+
+def add_preview(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preview", action="store_true", help="show the images in the terminal as they are decoded")
 
 
 def check_device(name: str) -> None:
@@ -155,51 +146,40 @@ def check_device(name: str) -> None:
         raise ValueError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
 
 
-def named_config(name: str, shrink: bool) -> tuple[str, Config]:
-    """A published size by name."""
-    name = size_name(name)
-    config = SIZES[name]
-    return (f"{name} (tiny)", tiny(config)) if shrink else (name, config)
+def default_model() -> str:
+    name = weights.default()
+    if name is None:
+        raise ValueError("no model comes with this package; name a folder or a published size with --model")
+    return name
 
 
-def described(name: str) -> tuple[str, Config, Sampling]:
-    """Name, size and way of sampling of what a model argument means, without its weights.
+def pipeline_of(args: argparse.Namespace) -> tuple[Pipeline, str]:
+    """The pipeline for a command's model, and its name; published sizes get random weights."""
+    name = args.model or default_model()
+    check_device(args.device)
 
-    The way of sampling says how many evaluations (`full`) only where the model itself does.
-    """
-    folder = locate(name)
+    def random(name: str) -> Pipeline:
+        pipe = Pipeline.from_parts(sized_parts(name, random_net(args), shrink=args.tiny), name)
+        pipe.options = pipe.options.override(SHORT_RUN)
+        return pipe
+
+    pipe, shown = found_or_built(args, name, Pipeline.from_pretrained, random)
+    return pipe.to(args.device, DTYPES[args.dtype]).compile(args.engine), shown
+
+
+def random_net(args: argparse.Namespace) -> Callable[..., nn.Module]:
+    """Builds networks with random weights."""
+    return lambda config: randomize(build(config), args.seed)
+
+
+def found_or_built(
+    args: argparse.Namespace, name: str, read: Callable[..., T], make: Callable[[str], T]
+) -> tuple[T, str]:
+    """What `read` makes of a model's folder, or `make` of a published size, and the model's name for people."""
+    folder = find_model(name)
     if folder is None:
-        shown, config = named_config(name, shrink=False)
-        return shown, config, Sampling(setting_of(shown, config))
-    about = read_config(folder)
-    if about["family"] not in FAMILIES:
-        raise ValueError(f"{name} holds a tokenizer; give a model")
-    setting = about.get("setting") or FAMILIES[about["family"]].setting
-    return name, config_from(about, name), read_about(folder, about).sampling or Sampling(setting)
-
-
-def described_tokenizer(name: str, config: Config) -> TokenizerConfig | None:
-    """The size of the tokenizer that goes with what a model argument means, without its weights."""
-    folder = locate(name)
-    if folder is None:
-        return usual_tokenizer(config)
-    place = read_about(folder, read_config(folder)).tokenizer or folder / "tokenizer"
-    if (place / CONFIG).is_file():
-        found: TokenizerConfig = config_from(read_config(place), place)
-        return found
-    return getattr(config, "vqgan", None)
-
-
-def load_net(name: str, shrink: bool, seed: int, device: str) -> tuple[str, str, nn.Module]:
-    """Name for people, published setting and network: from a folder, else of a published size at random."""
-    check_device(device)
-    folder = locate(name)
-    if folder is not None:
-        if shrink:
-            raise ValueError(f"--tiny shrinks published sizes; {name} is a folder with a size of its own")
-        about = read_config(folder)
-        net = load_pretrained(folder, device=device)
-        return name, about.get("setting") or family_of(net).setting, net
-    shown, config = named_config(name, shrink)
-    net = randomize(build(config), seed).to(device)
-    return f"{shown}, random weights", setting_of(size_name(name), config), net
+        name = size_name(name)
+        return make(name), f"{name}{' (tiny)' if args.tiny else ''}, random weights"
+    if args.tiny:
+        raise ValueError(f"--tiny shrinks published sizes; {name} is a folder with a size of its own")
+    return read(folder), name

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
-from recap.cli.options import DTYPES, add_schedule, byte_size, described, described_tokenizer, schedule_of
-from recap.models.zoo import SIZES, Config, TokenizerConfig
-from recap.planning import Plan, memory_table, paper_plans, plan, table, usual_tokenizer, with_memory
+from recap.cli.options import DTYPES, add_sampling, byte_size, options_of
+from recap.core.options import SamplingOptions
+from recap.models.registry import SIZES, family_of, size_name
+from recap.pipelines import Pipeline
+from recap.pipelines.loading import find_model
+from recap.planning.plan import Plan, memory_table, paper_plans, plan, table, with_memory
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", metavar="NAME", help="a published size or a model folder")
+    parser.add_argument("--model", metavar="MODEL", help="a published size or a model folder")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of model and cache (default float32)")
     parser.add_argument("--batch", type=int, default=1, help="images at a time, for the memory (default 1)")
     parser.add_argument("--memory", type=byte_size, metavar="SIZE", help="say how many images fit into, say, 80GB")
@@ -22,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("cpu", "cuda"), default="cpu", help="where: a GPU computes more ahead (default cpu)"
     )
     parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
-    add_schedule(parser)
+    add_sampling(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,27 +53,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plans_of(args: argparse.Namespace) -> list[Plan]:
-    dtype = DTYPES[args.dtype]
+    dtype, options = DTYPES[args.dtype], options_of(args)
+    more = {"batch": args.batch, "dtype": dtype, "cuda": args.device == "cuda", "limit": args.memory}
     if args.model is None:
-        if any(value is not None for value in (args.full, args.total, args.plain, args.setting)) or args.local:
-            raise ValueError("a schedule was given without a model; add --model NAME")
-        return [peak(args, p, SIZES[p.model], usual_tokenizer(SIZES[p.model])) for p in paper_plans(dtype)]
-    name, config, sampling = described(args.model)
-    if args.full is None and args.total is None and sampling.full is None:
-        raise ValueError("say how many evaluations: --full T [--local T'] [--plain u], or --total K --plain u")
-    schedule = schedule_of(args, sampling, config.num_tokens)
-    planned = plan(name, config, schedule, setting=args.setting or sampling.preset, dtype=dtype)
-    return [peak(args, planned, config, described_tokenizer(args.model, config))]
-
-
-def peak(args: argparse.Namespace, planned: Plan, config: Config, tokenizer: TokenizerConfig | None) -> Plan:
-    """The plan with the memory that the arguments ask for."""
-    return with_memory(
-        planned,
-        config,
-        tokenizer,
-        batch=args.batch,
-        dtype=DTYPES[args.dtype],
-        cuda=args.device == "cuda",
-        limit=args.memory,
-    )
+        if options != SamplingOptions():
+            raise ValueError("a schedule was given without a model; add --model MODEL")
+        rows = [(p, SIZES[p.model]) for p in paper_plans(dtype)]
+        return [with_memory(p, config, family_of(config).tokenizer_config(config), **more) for p, config in rows]
+    folder = find_model(args.model)
+    name = size_name(args.model) if folder is None else args.model
+    pipe = Pipeline.blank(name if folder is None else folder)
+    own = pipe.options_for(options)
+    if own.full is None:
+        raise ValueError("say how many evaluations: --schedule T+T', or --full T with --local T'")
+    planned = plan(name, pipe.model.config, pipe.schedule(own), preset=own.preset or "", dtype=dtype)
+    tokenizer: Any = None if pipe.tokenizer is None else pipe.tokenizer.config
+    return [with_memory(planned, pipe.model.config, tokenizer, **more)]

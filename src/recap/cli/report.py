@@ -1,7 +1,7 @@
 """Write a page of results from what `recap sweep` and `recap drift` measured.
 
 Reads FOLDER/sweep.json of every sweep, and drift.png and error.png where a folder has them; copies the plots next to
-the page. With --against paper, figures published for a size stand beside measurements of the same setting.
+the page. With --against paper, figures published for a size stand beside measurements of the same schedule.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
+from recap.checkpoints.safe_files import read_text
 from recap.evaluation.report import Sweep, page, published, section
-from recap.files import write_json
-from recap.limits import read_text
+from recap.runs.files import write_json
 
 PICTURES = {
     "sweep.png": "FID against seconds an image",
@@ -31,7 +31,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--as", dest="size", metavar="SIZE", help="published size to show (default: the model's name)"
     )
-    parser.add_argument("--out", default="docs/results.md", help="the page (default docs/results.md)")
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help="the page to write, and the folder of its pictures beside it"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,5 +55,5 @@ def run(args: argparse.Namespace) -> int:
         sections.append(section(sweep, shown, against))
     text = page(sections, findings)
     out.write_text(text)
-    print(f"{len(sweeps)} models, {sum(len(sweep.rows) for sweep in sweeps)} settings -> {out}")
+    print(f"{len(sweeps)} models, {sum(len(sweep.rows) for sweep in sweeps)} schedules -> {out}")
     return 0

@@ -7,7 +7,6 @@ OUT/training.pt when the same command is given again, and ends as if it had neve
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from dataclasses import asdict, replace
@@ -15,23 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from recap.checkpoints import load_pretrained, save_pretrained
-from recap.checkpoints.pickles import read_pickle
-from recap.checkpoints.rounding import compensated
+from recap.checkpoints.safe_files import read_json
 from recap.cli.options import check_device
-from recap.limits import read_json
-from recap.models.layers import Block
-from recap.models.mar.denoiser import Denoiser
-from recap.models.zoo import build, tiny, tiny_tokenizer
+from recap.models.registry import build, tiny, tiny_tokenizer
+from recap.runs.files import write_json
 from recap.tokenizers import KLVAE, VQGAN
 from recap.training import flowers
 from recap.training.critic import FeatureCritic, PatchCritic
 from recap.training.data import Photos, read_photos
-from recap.training.families import IdsObjective, LatentsObjective, initialise, tokenized
-from recap.training.loop import Objective, Recipe, Trainer
+from recap.training.families import IdsObjective, LatentsObjective, compile_parts, initialise, tokenized
+from recap.training.loop import Objective, Recipe, Trainer, saved_steps, steps_in
 from recap.training.perceptual import PerceptualDistance
+from recap.training.rounding import rounded_to_keep
 from recap.training.tokenizers import TokenizerObjective, initialise_layers, measured_scale
 from recap.weights import find
 
@@ -102,10 +98,8 @@ def run(args: argparse.Namespace) -> int:
         muon=args.muon,
     )
     beside = about(args, out)  # a mistake in it shows now and not after the training
-    if (
-        args.what == "mar" and args.device != "cpu"
-    ):  # cuDNN's attention would plan anew for every length that the encoder meets
-        torch.backends.cuda.enable_cudnn_sdp(False)
+    if args.what == "mar" and args.device != "cpu":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it would plan anew for every length that the encoder meets
     make = tokenizer_objective if args.what == "tokenizer" else model_objective
     if args.minutes is not None and not (out / STATE).is_file():
         trial = Trainer(make(args, photos), recipe, args.device, graphs=args.graphs)
@@ -121,19 +115,15 @@ def run(args: argparse.Namespace) -> int:
     while trainer.step < recipe.steps:
         trainer.run(trainer.step - trainer.step % args.save_every + args.save_every)
         trainer.save(out / STATE)
-    net = averaged(trainer)
+    net = trainer.product()
     if isinstance(net, KLVAE) and not args.decoder_only:
         net = measured_scale(net, photos)
     small = args.size == "flowers"
     scales = rounded_to_keep(net, trainer) if small and args.what != "tokenizer" else None
     save_pretrained(net, out, compact=small, scales=scales, **beside)
-    summary = {
-        "what": args.what,
-        "recipe": asdict(recipe),
-        "seconds": time.perf_counter() - began,
-        "log": trainer.log,
-    }
-    (out / "training.json").write_text(json.dumps(summary, indent=2) + "\n")
+    seconds = time.perf_counter() - began
+    summary = {"what": args.what, "recipe": asdict(recipe), "seconds": seconds, "log": trainer.log}
+    write_json(out / "training.json", summary)
     print(f"{args.what}: {recipe.steps} steps, {trainer.log[-1]} -> {out}")
     return 0
 
@@ -155,58 +145,6 @@ def about(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     return entries
 
 
-def compile_parts(net: nn.Module) -> None:
-    """Compile the modules that repeat, each for the few shapes that it meets."""
-    for name, module in net.named_modules():
-        if name.startswith("encoder_blocks"):
-            continue  # MAR's encoder sees another length in every batch
-        if isinstance(module, Block | Denoiser):
-            module.compile(dynamic=False)
-
-
-def steps_in(minutes: float, trial: Trainer, sample: int = 20) -> int:
-    """How many steps fit, by the speed of a few that are thrown away; the first are warm-up."""
-    if minutes <= 0:
-        raise ValueError(f"--minutes is {minutes}; it must be positive")
-    for _ in range(sample // 2):
-        trial.one_step()
-    float(next(iter(trial.average.values())).sum())  # waits for the device
-    began = time.perf_counter()
-    for _ in range(sample):
-        trial.one_step()
-    float(next(iter(trial.average.values())).sum())
-    return max(1, int(60 * minutes * sample / (time.perf_counter() - began)))
-
-
-def saved_steps(path: Path) -> int:
-    """The length of a run that was begun."""
-    try:
-        return int(read_pickle(path)["recipe"]["steps"])
-    except Exception as error:  # whatever a damaged file makes of it
-        raise ValueError(f"{path} holds no state of a training ({error}); remove it to start anew") from error
-
-
-def averaged(trainer: Trainer) -> nn.Module:
-    """The product: the network with its averaged weights."""
-    net = build(trainer.net.config).to(trainer.device)  # type: ignore[arg-type]
-    net.load_state_dict(trainer.average)
-    return net.eval()
-
-
-def rounded_to_keep(net: nn.Module, trainer: Trainer, batches: int = 4) -> dict[str, Tensor]:
-    """Round the linear layers of `net` so that its outputs on training data change least; returns their scales."""
-    objective: Any = trainer.objective
-    objective.net = net  # the averaged weights, and not compiled
-
-    def run() -> None:
-        for batch in range(batches):
-            objective.losses(batch, 1.0, torch.Generator(trainer.device).manual_seed(batch))
-
-    state, scales = compensated(net, run)
-    net.load_state_dict(state)
-    return scales
-
-
 def tokenizer_objective(args: argparse.Namespace, photos: Photos) -> Objective:
     config: Any = flowers.KL if args.kind == "kl" else flowers.VQ
     if args.size == "tiny":
@@ -217,9 +155,8 @@ def tokenizer_objective(args: argparse.Namespace, photos: Photos) -> Objective:
     net.train().to(args.device)
     perceptual = critic = None
     if args.perceptual != "none":
-        perceptual = PerceptualDistance.load(None if args.perceptual == "package" else args.perceptual).to(
-            args.device
-        )
+        file = None if args.perceptual == "package" else args.perceptual
+        perceptual = PerceptualDistance.load(file).to(args.device)
     if args.critic:
         judge = PatchCritic() if perceptual is None else FeatureCritic()
         critic = initialise_layers(judge, generator).to(args.device)
@@ -250,20 +187,18 @@ def model_objective(args: argparse.Namespace, photos: Photos) -> Objective:
     if args.size == "tiny":
         config = tiny(config)
     config = replace(config, num_tokens=data.values.shape[2])
-    if isinstance(tokenizer, KLVAE):
+    codes = getattr(tokenizer.config, "codes", None)
+    if args.what == "mar":
         config = replace(config, channels=tokenizer.config.latent_channels, classes=photos.classes)
     elif args.what == "maskgit":
-        config = replace(config, codes=tokenizer.config.codes, classes=photos.classes)
+        config = replace(config, codes=codes, classes=photos.classes)
     else:
-        config = replace(config, codes=tokenizer.config.codes, fake_class=tokenizer.config.codes)
+        config = replace(config, codes=codes, fake_class=codes)
     net: Any = initialise(build(config), torch.Generator().manual_seed(args.seed))
     if args.init:
-        started: Any = load_pretrained(find(args.init) or args.init)
-        if started.config != config:
-            raise ValueError(
-                f"--init {args.init} is {started.config}, but {config} is to be trained; give one like it"
-            )
-        net = started
+        net = load_pretrained(find(args.init) or args.init)
+        if net.config != config:
+            raise ValueError(f"--init {args.init} is {net.config}, but {config} is to be trained; give one like it")
     net.train().to(args.device)
     if args.compile:
         compile_parts(net)

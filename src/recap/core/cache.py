@@ -14,12 +14,12 @@ class Rows:
     """Which rows of a layer's cache an evaluation renews, and how many rows it attends over.
 
     `spans` are contiguous runs, in the order of the evaluation's inputs: nothing is gathered or scattered.
-    `slots` (B, M) is for target sets that are scattered over the cache because confidence chose them.
+    `cache_rows` (B, M) is for target sets that are scattered over the cache because confidence chose them.
     """
 
     length: int
     spans: tuple[slice, ...] = ()
-    slots: Tensor | None = None
+    cache_rows: Tensor | None = None
 
     @classmethod
     def all(cls, length: int) -> Rows:
@@ -35,10 +35,10 @@ class LayerCache:
 
     def write(self, k: Tensor, v: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Store `k` and `v` (B, M, D) in `rows` and return all that is to be attended over (B, length, D)."""
-        if rows.slots is not None:
+        if rows.cache_rows is not None:
             images = torch.arange(k.shape[0], device=k.device).unsqueeze(1)
-            self.k[images, rows.slots] = k
-            self.v[images, rows.slots] = v
+            self.k[images, rows.cache_rows] = k
+            self.v[images, rows.cache_rows] = v
         else:
             first = 0
             for span in rows.spans:

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 
-class UnsoundError(FloatingPointError):
-    """Some images of a batch were given values that are no numbers; the others are whole."""
+class NonFiniteError(FloatingPointError):
+    """Some images of a batch were given NaN or inf; the others are whole."""
 
-    def __init__(self, sound: Tensor, tokens: Tensor, images: Sequence[int] | None = None) -> None:
+    def __init__(self, finite: Tensor, tokens: Tensor, images: Sequence[int] | None = None) -> None:
         """`images` are the numbers of those in the batch, where they are not the first ones of a call."""
-        broken = (~sound).nonzero().flatten().tolist()
+        broken = (~finite).nonzero().flatten().tolist()
         named = broken if images is None else [images[index] for index in broken]
         super().__init__(
-            f"image(s) {named} of the batch ran into values that are no numbers; use bfloat16 or float32 "
+            f"image(s) {named} of the batch ran into NaN or inf; use bfloat16 or float32 "
             f"instead of float16, or a lower guidance scale"
         )
-        self.sound = sound  # (B)
+        self.finite = finite  # (B)
         self.tokens = tokens  # (B, N) or (B, N, C), in raster order
 
 
@@ -88,11 +88,11 @@ class Canvas:
     branches: int = 1  # 2 under guidance: models lead with 2B rows, conditional first
     decoded: int = 0
     condition: Any = None  # what the model prepared for this run
-    slots: Tensor | None = None  # (B, N) where rows sat at the last full evaluation, if moved since
-    sound: Tensor = field(init=False)  # (B) False once an image was given a value that is no number
+    cache_rows: Tensor | None = None  # (B, N) where rows sat at the last full evaluation, if moved since
+    finite: Tensor = field(init=False)  # (B) False once an image was given NaN or inf
 
     def __post_init__(self) -> None:
-        self.sound = torch.ones(self.batch, dtype=torch.bool, device=self.order.device)
+        self.finite = torch.ones(self.batch, dtype=torch.bool, device=self.order.device)
 
     @property
     def batch(self) -> int:
@@ -108,10 +108,10 @@ class Canvas:
         self.tokens[:, self.decoded : end] = draw.values
         self.decoded = end
         evidence = draw.values if draw.confidence is None else draw.confidence
-        self.sound &= torch.isfinite(evidence).flatten(1).all(dim=1)
+        self.finite &= torch.isfinite(evidence).flatten(1).all(dim=1)
 
     @torch.inference_mode()
-    def revise(self, tokens: Tensor) -> None:
+    def overwrite(self, tokens: Tensor) -> None:
         """Other values for the decoded rows, from `tokens` in raster order; caches hear of it when next filled."""
         if tokens.shape != self.tokens.shape:
             raise ValueError(
@@ -119,12 +119,12 @@ class Canvas:
             )
         self.tokens[:, : self.decoded] = take(tokens.to(self.tokens.device), self.order[:, : self.decoded])
 
-    def reorder(self, ranking: Tensor) -> None:
+    def promote(self, ranking: Tensor) -> None:
         """Let the masked rows arrive in another order; `ranking` (B, N - decoded) indexes them."""
-        slots = torch.arange(self.size, device=self.order.device).repeat(self.batch, 1)
-        slots[:, self.decoded :] = ranking + self.decoded
-        self.order = self.order.gather(1, slots)
-        self.slots = slots
+        cache_rows = torch.arange(self.size, device=self.order.device).repeat(self.batch, 1)
+        cache_rows[:, self.decoded :] = ranking + self.decoded
+        self.order = self.order.gather(1, cache_rows)
+        self.cache_rows = cache_rows
 
     @property
     def masked(self) -> Tensor:

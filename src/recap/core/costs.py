@@ -5,7 +5,6 @@ A multiply-add counts as two operations; norms, activations and softmax are not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -35,10 +34,10 @@ class CostModel(Protocol):
         """Numbers that the largest full evaluation holds at a time, beside weights and cache."""
         ...
 
-    def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, ahead: int) -> int:
+    def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, cuda: bool) -> int:
         """Bytes that the head holds while it draws `drawn` tokens; `rows` are images, and images times branches.
 
-        `ahead` are the bytes that a diffusion head may fill with what it computes ahead.
+        On a GPU (`cuda`) a head may compute more ahead than on a CPU.
         """
         ...
 
@@ -81,39 +80,20 @@ def logit_bytes(drawn: int, codes: int, rows: tuple[int, int], itemsize: int) ->
     return drawn * codes * (branches * (itemsize + 4) + 4 * 4 * images)
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """Operations of one sub-step for one image, all guidance branches: its evaluation, and what the head draws."""
-
-    kind: str  # "full" or "local"
-    evaluation: int
-    head: int
-
-    @property
-    def total(self) -> int:
-        return self.evaluation + self.head
-
-
-def step_costs(model: CostModel, schedule: Schedule) -> Iterator[StepCost]:
-    """What every sub-step of grouped decoding with `schedule` costs for one image, in turn."""
+def run_cost(model: CostModel, schedule: Schedule) -> Cost:
+    """What grouped decoding with `schedule` costs for one image, all guidance branches."""
+    full = local = head = 0
     for context, group in schedule.contexts():
         branches = 2 if group.guided else 1
         first, *others = group.steps
-        head = branches * _first_draw(model, schedule, context, first)
-        yield StepCost("full", branches * model.full_flops(context), head)
+        full += branches * model.full_flops(context)
+        head += branches * _first_draw(model, schedule, context, first)
         decoded = context + first.tokens
         for step in others:
-            rows = model.local_flops(context, decoded, step.rows or group.tokens)
-            head = branches * model.draw_flops(step.tokens, step.head_steps)
-            yield StepCost("local", (1 if step.borrow else branches) * rows, head)
+            local += branches * model.local_flops(context, decoded, group.tokens)
+            head += branches * model.draw_flops(step.tokens, step.head_steps)
             decoded += step.tokens
-
-
-def run_cost(model: CostModel, schedule: Schedule) -> Cost:
-    """What grouped decoding with `schedule` costs for one image."""
-    steps = list(step_costs(model, schedule))
-    full, local = (sum(step.evaluation for step in steps if step.kind == kind) for kind in ("full", "local"))
-    return Cost(full, local, sum(step.head for step in steps))
+    return Cost(full, local, head)
 
 
 def plain_cost(model: CostModel, schedule: Schedule) -> Cost:
@@ -125,7 +105,7 @@ def plain_cost(model: CostModel, schedule: Schedule) -> Cost:
         for step in group.steps:
             branches = 2 if step.guidance != 1.0 else 1
             full += branches * model.full_flops(decoded)
-            plain = replace(first, tokens=step.tokens, rows=None)
+            plain = replace(first, tokens=step.tokens)
             head += branches * _first_draw(model, schedule, decoded, plain)
             decoded += step.tokens
     return Cost(full, 0, head)

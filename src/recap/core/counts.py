@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+MAX_STEPS = 1 << 20  # sub-steps of a schedule; each commits a token, and no image has so many
+
 
 def cosine_counts(tokens: int, steps: int) -> list[int]:
     """Tokens of each sub-step; `floor(N cos(pi/2 (s+1)/K))` stay masked after sub-step s."""
@@ -37,37 +39,18 @@ def counts_from(tokens: int, masked_after: Sequence[int]) -> list[int]:
     return [*counts, masked]
 
 
-MOST_STEPS = 1 << 20  # sub-steps of a schedule; each commits a token, and no image has so many
+def group_lengths(full: int, local: int = 0, warmup: int | None = None, chain: int = 1) -> tuple[int, ...]:
+    """Sub-steps in each group: `warmup` groups of a full evaluation alone, then those that reuse, then the rest.
 
-
-def group_lengths(
-    *,
-    full: int | None = None,
-    local: int = 0,
-    plain: int | None = None,
-    total: int | None = None,
-    chain: int = 1,
-    spread: bool = False,
-) -> tuple[int, ...]:
-    """Sub-steps in each group, in either way of speaking (see `Options`)."""
-    if (full is None) == (total is None):
-        raise ValueError(f"say either full= (with local=) or total=, not both or neither; got {full=}, {total=}")
-    if max(full or 0, local, total or 0) > MOST_STEPS:
-        most = max(full or 0, local, total or 0)
-        raise ValueError(f"a schedule of {most} evaluations was asked for; expected {MOST_STEPS:,} at most")
+    By default half of all sub-steps pass before the first local evaluation. A warm-up that leaves too few groups for
+    the local evaluations is shortened.
+    """
+    if max(full, local) > MAX_STEPS:
+        raise ValueError(
+            f"a schedule of {max(full, local)} evaluations was asked for; expected {MAX_STEPS:,} at most"
+        )
     if chain < 1:
         raise ValueError(f"chain is {chain}; a group with reuse has at least 1 local evaluation")
-    if plain is not None and plain < 0:
-        raise ValueError(f"plain is {plain}; the number of groups without local evaluations cannot be negative")
-    if total is not None:
-        if local or spread:
-            raise ValueError(f"{local=}, {spread=} goes with full=; total= cuts its groups by plain= and chain=")
-        plain = total // 2 if plain is None else plain
-        if total < 1 or plain > total:
-            raise ValueError(f"{plain} plain groups do not fit into {total} sub-steps; lower plain or raise total")
-        grouped, rest = divmod(total - plain, chain + 1)
-        return (1,) * plain + (chain + 1,) * grouped + ((rest,) if rest else ())
-    assert full is not None
     if full < 1 or local < 0:
         raise ValueError(f"full={full}, local={local}: at least one full evaluation, no negative counts")
     if local > full * chain:
@@ -75,12 +58,11 @@ def group_lengths(
             f"{local} local evaluations have no room in {full} groups with at most {chain} each; "
             f"use local <= {full * chain} or chain >= {-(-local // full)}"
         )
-    if plain is not None and plain > full:
-        raise ValueError(f"{plain} plain groups are more than the {full} full evaluations; lower plain")
+    if warmup is not None and not 0 <= warmup <= full:
+        raise ValueError(f"warmup is {warmup}; of {full} groups, 0 to {full} can go without local evaluations")
     reusing = -(-local // chain)
-    plain = min((full + local) // 2 if plain is None else plain, full - reusing)
+    warmup = min((full + local) // 2 if warmup is None else warmup, full - reusing)
     lengths = [1] * full
-    room = full - plain if spread else reusing
     for index in range(reusing):
-        lengths[plain + index * room // reusing] += min(chain, local - index * chain)
+        lengths[warmup + index] += min(chain, local - index * chain)
     return tuple(lengths)

@@ -10,10 +10,9 @@ from torch import Tensor
 from recap.core.canvas import Canvas, Draw, Known, take
 from recap.core.noise import Noise
 from recap.core.protocols import MaskedModel, Selector
-from recap.core.schedule import Group, Schedule
+from recap.core.schedule import Schedule
 
 
-@torch.inference_mode()
 def grouped_decode(
     model: MaskedModel,
     labels: Tensor | None,
@@ -30,42 +29,37 @@ def grouped_decode(
     """
     schedule = schedule.knowing(0 if known is None else known.count)
     check_fit(model, schedule)
+    return decode_groups(model, labels, schedule, selector, noise, known)
+
+
+@torch.inference_mode()
+def decode_groups(
+    model: MaskedModel,
+    labels: Tensor | None,
+    schedule: Schedule,
+    selector: Selector,
+    noise: Noise,
+    known: Known | None = None,
+) -> Iterator[Canvas]:
+    """The loop of `grouped_decode`, for a schedule that was checked before."""
     branches = 2 if schedule.guided else 1
     canvas = begin(model, labels, selector.order(model.num_tokens, noise), branches, known)
     cache = model.new_cache(canvas, schedule) if schedule.local else None
     for group in schedule:
         start = canvas.decoded
-        canvas.slots = None
+        canvas.cache_rows = None
         canvas.branches = branches if group.guided else 1  # at scale 1 the conditional one is all
         wanted = selector.candidates(canvas, group)
-        last = max(wanted.stop, start + group.tokens) if group.borrows else wanted.stop
-        features = model.full(canvas, cache if group.local else None, slice(wanted.start, last))
-        first = features[:, : wanted.stop - wanted.start]
-        canvas.commit(selector.settle(canvas, model.head, first, group, noise))
-        gap = branch_gap(features, canvas, start, group) if group.borrows else None  # (B, M, D)
+        features = model.full(canvas, cache if group.local else None, wanted)
+        canvas.commit(selector.rank(canvas, model.head, features, group, noise))
         yield canvas
+        target = slice(start, start + group.tokens)
         for step in group.steps[1:]:
             assert cache is not None
-            rows = slice(start, start + (step.rows or group.tokens))
             wanted = slice(canvas.decoded, canvas.decoded + step.tokens)
-            if gap is not None and step.borrow:
-                canvas.branches = 1
-                features = model.local(canvas, cache, rows, wanted)  # (B, n, D)
-                canvas.branches = branches
-                features = torch.cat([features, features + gap[:, wanted.start - start : wanted.stop - start]])
-            else:
-                features = model.local(canvas, cache, rows, wanted)  # (branches * B, n, D)
+            features = model.local(canvas, cache, target, wanted)  # (branches * B, n, D)
             canvas.commit(model.head.draw(features, step, canvas.branches, noise))
             yield canvas
-
-
-def branch_gap(features: Tensor, canvas: Canvas, start: int, group: Group) -> Tensor:
-    """Unconditional less conditional features (B, M, D) of a group's target set, in the order of its arrival."""
-    conditional, unconditional = features.chunk(2)
-    gap = unconditional - conditional
-    if canvas.slots is None:
-        return gap[:, : group.tokens]
-    return take(gap, canvas.slots[:, start : start + group.tokens] - start)
 
 
 def begin(model: MaskedModel, labels: Tensor | None, order: Tensor, branches: int, known: Known | None) -> Canvas:

@@ -32,19 +32,24 @@ def image_generators(seed: int, indices: Iterable[int]) -> list[torch.Generator]
     return [torch.Generator().manual_seed(image_seed(seed, index)) for index in indices]
 
 
+def stream_key(generator: torch.Generator) -> int:
+    """The key of an image's stream: one number of its generator, wherever that lives."""
+    bounds = -(2**63), 2**63 - 1
+    return int(torch.randint(*bounds, (1,), generator=generator, device=generator.device).item())
+
+
 class Noise:
-    """Draws for a batch, row b from the stream of image b, delivered on `device`.
+    """Draws for a batch, row b from the stream of image b, delivered on `device`."""
 
-    The key of each stream is one number of the image's generator, wherever that lives.
-    """
-
-    def __init__(self, generators: Sequence[torch.Generator], device: torch.device | str) -> None:
-        if not generators:
+    def __init__(self, streams: Sequence[torch.Generator | int], device: torch.device | str) -> None:
+        """`streams` has one for each image: its generator, or the `stream_key` of that."""
+        if not streams:
             raise ValueError("no generators were given; sampling needs one torch.Generator for each image")
         self.device = torch.device(device)
-        keys = [torch.randint(-(2**63), 2**63 - 1, (1,), generator=g, device=g.device) for g in generators]
+        keys = [stream if isinstance(stream, int) else stream_key(stream) for stream in streams]
         # Apple's GPUs have no float64: there the numbers are made by the CPU
-        self._keys = torch.stack(keys).to("cpu" if self.device.type == "mps" else self.device)  # (B, 1)
+        where = "cpu" if self.device.type == "mps" else self.device
+        self._keys = torch.tensor(keys, device=where).unsqueeze(1)  # (B, 1)
         self._drawn = 0  # so many numbers of every stream are used up
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -43,4 +43,11 @@ class Selector(Protocol):
 
     def order(self, size: int, noise: Noise) -> Tensor: ...
     def candidates(self, canvas: Canvas, group: Group) -> slice: ...
-    def settle(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw: ...
+    def rank(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw: ...
+
+
+@runtime_checkable
+class Releasable(Protocol):
+    """Keeps memory from run to run, and can let go of it."""
+
+    def release(self) -> None: ...

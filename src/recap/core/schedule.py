@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, count
-from typing import NamedTuple, TypedDict, Unpack
+from itertools import count
+from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 from recap.core.counts import cosine_counts, counts_from, group_lengths, linear_counts, power_counts
-from recap.core.timeline import timeline_html
 
-SOLVERS = ("ancestral", "ddim", "dpm")  # of diffusion heads
+SOLVERS = ("ancestral", "ddim")  # of diffusion heads
 
 
 class Ramp(NamedTuple):
@@ -29,29 +28,24 @@ class Ramp(NamedTuple):
 class Step:
     """One sub-step: how many tokens it commits, and how they are drawn.
 
-    `token_temperature` is the paper's tau_1 (for MAR the temperature of the diffusion noise) and
+    `temperature` is the paper's tau_1 (for MAR the temperature of the diffusion noise) and
     `choice_temperature` its tau_2, which only the first sub-step of a group uses. `rank_temperature` is the
     temperature of a separate draw that only ranks positions; None ranks the very values that are committed.
-    `rows` is how many rows of the group's target set a local evaluation renews; None means all of them.
-    `solver` is how a diffusion head takes its steps: as published, or without noise by DDIM or DPM-Solver++ (2M). A
-    local evaluation that may `borrow` computes the conditional branch alone, and takes the difference between the
-    branches from its group's full evaluation.
+    `solver` is how a diffusion head takes its steps: as published, or without noise by DDIM.
     """
 
     tokens: int
-    token_temperature: float = 1.0
+    temperature: float = 1.0
     rank_temperature: float | None = None
     choice_temperature: float = 0.0
     guidance: float = 1.0
     head_steps: int = 100
-    rows: int | None = None
     solver: str = "ancestral"
-    borrow: bool = False
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise ValueError(f"a sub-step commits {self.tokens} tokens; every sub-step needs at least one")
-        for name in ("token_temperature", "rank_temperature"):
+        for name in ("temperature", "rank_temperature"):
             value = getattr(self, name)
             if value is not None and not (0 < value < math.inf):
                 raise ValueError(f"{name} is {value}; it must be a positive number (1.0 leaves logits alone)")
@@ -74,13 +68,6 @@ class Group:
     def __post_init__(self) -> None:
         if not self.steps:
             raise ValueError("a group has no steps; the first step of a group follows its full evaluation")
-        for index, step in enumerate(self.steps[1:], start=1):
-            least = sum(self.sizes[: index + 1])
-            if step.rows is not None and not least <= step.rows <= self.tokens:
-                raise ValueError(
-                    f"local evaluation {index} renews {step.rows} rows; it must renew the {least} that are "
-                    f"decoded by its end and at most the {self.tokens} of the group"
-                )
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -93,11 +80,6 @@ class Group:
     @property
     def local(self) -> int:
         return len(self.steps) - 1
-
-    @property
-    def borrows(self) -> bool:
-        """Whether any of its local evaluations takes the difference between branches from the full one."""
-        return self.guided and any(step.borrow for step in self.steps[1:])
 
     @property
     def guided(self) -> bool:
@@ -136,16 +118,12 @@ class Schedule:
         parts = [
             f"{self.tokens} tokens",
             f"after {self.known} known ones" if self.known else "",
-            f"reuse from group {self.plain + 1}" if self.local else "plain",
+            f"reuse from group {self.warmup + 1}" if self.local else "plain",
             f"guidance {first:.3g}" + (f" to {last:.3g}" if first != last else "") if self.guided else "",
         ]
         return f"<Schedule {self}: {', '.join(part for part in parts if part)}>"
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows of it: its evaluations one after another, as high as they have tokens."""
-        return timeline_html(self)
-
-    def spelled(self) -> str:
+    def canonical_text(self) -> str:
         """Everything in it as text, by which two schedules can be told apart."""
         return f"Schedule(groups={self.groups!r}, known={self.known!r})"
 
@@ -170,7 +148,7 @@ class Schedule:
         return sum(group.local for group in self.groups)
 
     @property
-    def plain(self) -> int:
+    def warmup(self) -> int:
         """How many groups at the start have no local evaluation (the paper's u)."""
         return next((i for i, group in enumerate(self.groups) if group.local), self.full)
 
@@ -199,113 +177,53 @@ class Schedule:
             )
         return self if known == self.known else replace(self, known=known)
 
-    def after(self, known: int) -> Schedule:
-        """What is left of this schedule when `known` tokens more are there already."""
-        if not 0 <= known < self.tokens:
-            raise ValueError(
-                f"{known} tokens of a schedule for {self.tokens} are known; leave at least one to decode"
-            )
-        groups, skipped = [], known
-        for group in self.groups:
-            steps: list[Step] = []
-            cut = min(skipped, group.tokens)
-            for step in group.steps:
-                left = step.tokens - min(skipped, step.tokens)
-                skipped -= step.tokens - left
-                if left and steps:
-                    steps.append(replace(step, rows=None if step.rows is None else step.rows - cut))
-                elif left:  # it follows the full evaluation now
-                    head = group.steps[0].head_steps
-                    steps.append(replace(step, tokens=left, head_steps=head, rows=None, borrow=False))
-            if steps:
-                groups.append(Group(tuple(steps)))
-        return Schedule(tuple(groups), self.known + known)
-
-    def guided_within(self, first: float, last: float) -> Schedule:
-        """The same schedule with guidance only in sub-steps that begin with a share of `first` to `last` decoded.
-
-        Groups without guidance need no unconditional branch and take half the time.
-        """
-        if not 0 <= first <= last <= 1:
-            raise ValueError(f"guidance within {first} to {last}; give two shares of 0 to 1, the smaller one first")
-        shares = self._shares()
-        return self._each(lambda s, step: step if first <= shares[s] <= last else replace(step, guidance=1.0))
-
-    def borrowing(self) -> Schedule:
-        """The same schedule with local evaluations of the conditional branch alone; they take half the time."""
-        return self._each(lambda _, step: replace(step, borrow=True))
-
-    def with_head(self, steps: Ramp | None = None, solver: str | None = None) -> Schedule:
-        """The same schedule with diffusion steps that go from `steps.start` to `steps.end`, or with another solver.
-
-        Numbers between the two follow the share of tokens decoded, in fives.
-        """
-        shares = self._shares()
-
-        def changed(s: int, step: Step) -> Step:
-            number = step.head_steps
-            if steps is not None:
-                between = steps.start + (steps.end - steps.start) * shares[s]
-                number = round(steps.start) if shares[s] == 0 else max(2, 5 * round(between / 5))
-            return replace(step, head_steps=number, solver=solver or step.solver)
-
-        return self._each(changed)
-
-    def _shares(self) -> list[float]:
-        """The share of all tokens that are decoded before each sub-step."""
-        return [before / (self.known + self.tokens) for before in accumulate((self.known, *self.sizes[:-1]))]
-
     def _each(self, change: Callable[[int, Step], Step]) -> Schedule:
         numbers = count()
         groups = (Group(tuple(change(next(numbers), step) for step in group.steps)) for group in self.groups)
         return Schedule(tuple(groups), self.known)
 
 
-class Options(TypedDict, total=False):
+class Draws(TypedDict, total=False):
     """What every schedule builder takes beside its rule for the counts.
 
-    Say either `full=T, local=T'` (with `plain=u`, by default half of all sub-steps; a u that leaves too few
-    groups for the local evaluations is lowered) or `total=K, plain=u`. `chain` is the number of local
-    evaluations a group may have; with `spread` those of `local` are spread evenly over the groups after u, instead
-    of the first ones. Values are a number or one number for each sub-step; a single
-    `choice_temperature` decays linearly to 0 over the groups; `guidance` may be a `Ramp`. `head_steps` are the
-    diffusion steps after full and after local evaluations. `renew="arrived"` lets a local evaluation skip the
-    rows of its group that it neither draws nor has decoded. `known` tokens are there before the run begins, beside
-    those that the schedule decodes.
+    `full` and `local` are numbers of evaluations; by default half of all sub-steps pass before the first local one,
+    or `warmup` groups (u), fewer where the local evaluations need the room. `chain` is the number of local
+    evaluations a group may have. Values are a number or one number for each sub-step; a single `choice_temperature`
+    decays linearly to 0 over the groups; `guidance` may be a `Ramp`. `head_steps` are the diffusion steps after full
+    and after local evaluations. `known` tokens are there before the run begins, beside those that the schedule
+    decodes.
     """
 
-    full: int | None
+    full: Required[int]
     local: int
-    plain: int | None
-    total: int | None
+    warmup: int | None
     chain: int
-    spread: bool
-    token_temperature: float | Sequence[float]
+    temperature: float | Sequence[float]
     rank_temperature: float | None
     choice_temperature: float | Sequence[float]
     guidance: float | Ramp | Sequence[float]
     head_steps: tuple[int, int]
-    renew: str
+    solver: str
     known: int
 
 
-def cosine(tokens: int = 256, **options: Unpack[Options]) -> Schedule:
+def cosine(tokens: int = 256, **options: Unpack[Draws]) -> Schedule:
     """The cosine schedule of MaskGIT, MAGE and MAR: few tokens first, many at the end."""
     return _build(tokens, cosine_counts, **options)
 
 
-def linear(tokens: int = 256, **options: Unpack[Options]) -> Schedule:
+def linear(tokens: int = 256, **options: Unpack[Draws]) -> Schedule:
     """As many tokens in every sub-step as in any other."""
     return _build(tokens, linear_counts, **options)
 
 
-def power(tokens: int = 256, exponent: float = 2.5, **options: Unpack[Options]) -> Schedule:
+def power(tokens: int = 256, exponent: float = 2.5, **options: Unpack[Draws]) -> Schedule:
     """The polynomial schedule of MaskGIT-r (appendix A of the paper)."""
     return _build(tokens, lambda n, steps: power_counts(n, steps, exponent), **options)
 
 
-def from_counts(tokens: int, counts: Sequence[int], **options: Unpack[Options]) -> Schedule:
-    """A schedule from the number of tokens of every sub-step; plain decoding unless grouped by options."""
+def from_counts(tokens: int, counts: Sequence[int], **options: Any) -> Schedule:
+    """A schedule from the number of tokens of every sub-step; plain decoding unless `full` says otherwise."""
     counts = list(counts)
     if sum(counts) != tokens:
         raise ValueError(f"the counts add up to {sum(counts)} but there are {tokens} tokens; they must be equal")
@@ -315,13 +233,10 @@ def from_counts(tokens: int, counts: Sequence[int], **options: Unpack[Options]) 
             raise ValueError(f"{len(counts)} counts were given for {steps} sub-steps; full + local must be equal")
         return counts
 
-    if options.get("full") is None and options.get("total") is None:
-        options["total"] = len(counts)
-        options.setdefault("plain", len(counts))
-    return _build(tokens, rule, **options)
+    return _build(tokens, rule, **{"full": len(counts), **options})
 
 
-def from_ratios(tokens: int, ratios: Sequence[float], **options: Unpack[Options]) -> Schedule:
+def from_ratios(tokens: int, ratios: Sequence[float], **options: Any) -> Schedule:
     """A schedule from the mask ratio after every sub-step but the last (AutoNAT's `manual_ratios`)."""
     return from_counts(tokens, counts_from(tokens, [math.floor(tokens * ratio) for ratio in ratios]), **options)
 
@@ -330,28 +245,24 @@ def _build(
     tokens: int,
     rule: Callable[[int, int], list[int]],
     *,
-    full: int | None = None,
+    full: int,
     local: int = 0,
-    plain: int | None = None,
-    total: int | None = None,
+    warmup: int | None = None,
     chain: int = 1,
-    spread: bool = False,
-    token_temperature: float | Sequence[float] = 1.0,
+    temperature: float | Sequence[float] = 1.0,
     rank_temperature: float | None = None,
     choice_temperature: float | Sequence[float] = 0.0,
     guidance: float | Ramp | Sequence[float] = 1.0,
     head_steps: tuple[int, int] = (100, 50),
-    renew: str = "group",
+    solver: str = "ancestral",
     known: int = 0,
 ) -> Schedule:
-    if renew not in ("group", "arrived"):
-        raise ValueError(f'renew is {renew!r}; it must be "group" (all of the target set) or "arrived"')
-    lengths = group_lengths(full=full, local=local, plain=plain, total=total, chain=chain, spread=spread)
+    lengths = group_lengths(full, local, warmup, chain)
     steps = sum(lengths)
     if steps > tokens:
         raise ValueError(f"{steps} sub-steps have no room in {tokens} tokens; every sub-step commits at least one")
     sizes = rule(tokens, steps)
-    warmth = _each(token_temperature, steps, "token_temperature")
+    warmth = _each(temperature, steps, "temperature")
     scales = _guidance(guidance, sizes, known)
     if isinstance(choice_temperature, Sequence):
         choice = _each(choice_temperature, steps, "choice_temperature")
@@ -363,16 +274,15 @@ def _build(
     for length in lengths:
         group = []
         for s in range(first, first + length):
-            arrived = sum(sizes[first : s + 1]) if renew == "arrived" and s > first else None
             group.append(
                 Step(
                     tokens=sizes[s],
-                    token_temperature=warmth[s],
+                    temperature=warmth[s],
                     rank_temperature=rank_temperature,
                     choice_temperature=choice[first],
                     guidance=scales[s],
                     head_steps=head_steps[s > first],
-                    rows=arrived,
+                    solver=solver,
                 )
             )
         groups.append(Group(tuple(group)))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,30 +10,30 @@ from torch import Tensor
 
 from recap.core.canvas import Canvas, Draw, take
 from recap.core.noise import Noise
-from recap.core.protocols import Head
+from recap.core.protocols import Head, Selector
 from recap.core.schedule import Group
 
 
-class Foreseen:
+class PrecomputedOrder:
     """What orders have in common that are known before the first evaluation."""
 
     def candidates(self, canvas: Canvas, group: Group) -> slice:
         """The rows worth predicting in a full evaluation: only those that it commits."""
         return slice(canvas.decoded, canvas.decoded + group.steps[0].tokens)
 
-    def settle(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw:
+    def rank(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw:
         """The draw of the group's first subset."""
         return head.draw(features, group.steps[0], canvas.branches, noise)
 
 
-class RandomOrder(Foreseen):
+class RandomOrder(PrecomputedOrder):
     """A random permutation for each image, known before the first evaluation (MAR)."""
 
     def order(self, size: int, noise: Noise) -> Tensor:
         return noise.permutation(size)  # (B, N)
 
 
-class FixedOrder(Foreseen):
+class FixedOrder(PrecomputedOrder):
     """An order of one's own: a permutation of the positions, the same for every image.
 
     Models that learnt from random masks take any order; how well they draw in it is theirs to show.
@@ -58,25 +57,6 @@ class FixedOrder(Foreseen):
         return torch.tensor(self.positions, device=noise.device).repeat(len(noise), 1)  # (B, N)
 
 
-class RasterOrder(Foreseen):
-    """Row by row, as one reads."""
-
-    def order(self, size: int, noise: Noise) -> Tensor:
-        return torch.arange(size, device=noise.device).repeat(len(noise), 1)  # (B, N)
-
-
-class CentreOut(Foreseen):
-    """From the centre of a square image to its corners; places equally far from it in raster order."""
-
-    def order(self, size: int, noise: Noise) -> Tensor:
-        side = math.isqrt(size)
-        if side * side != size:
-            raise ValueError(f"{size} tokens fill no square, so they have no centre; use FixedOrder(...)")
-        middle = side - 1  # in half steps, so that distances are whole numbers
-        places = sorted(range(size), key=lambda p: (2 * (p // side) - middle) ** 2 + (2 * (p % side) - middle) ** 2)
-        return torch.tensor(places, device=noise.device).repeat(len(noise), 1)  # (B, N)
-
-
 class ConfidenceOrder:
     """The most confident masked positions first, by Gumbel top-k (MaskGIT, MAGE; appendix C of the paper).
 
@@ -90,16 +70,19 @@ class ConfidenceOrder:
     def candidates(self, canvas: Canvas, group: Group) -> slice:
         return slice(canvas.decoded, canvas.size)
 
-    def settle(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw:
+    def rank(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw:
         step = group.steps[0]
-        warmth = step.token_temperature if step.rank_temperature is None else step.rank_temperature
-        draw = head.draw(features, replace(step, token_temperature=warmth), canvas.branches, noise)
+        warmth = step.temperature if step.rank_temperature is None else step.rank_temperature
+        draw = head.draw(features, replace(step, temperature=warmth), canvas.branches, noise)
         if draw.confidence is None:
             raise ValueError("this model's head has no confidence to rank by; use RandomOrder()")
         perturbed = draw.confidence + step.choice_temperature * noise.gumbel(draw.confidence.shape[1])
         ranking = perturbed.argsort(dim=1, descending=True, stable=True)  # (B, C)
-        canvas.reorder(ranking)
+        canvas.promote(ranking)
         first = ranking[:, : step.tokens]
         if step.rank_temperature is None:
             return Draw(take(draw.values, first), take(draw.confidence, first))
         return head.draw(take(features, first), step, canvas.branches, noise)
+
+
+ORDERS: dict[str, Callable[[], Selector]] = {"random": RandomOrder, "confidence": ConfidenceOrder}

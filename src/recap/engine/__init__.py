@@ -7,22 +7,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
 
 import torch
 
 from recap.core.noise import Noise
+from recap.core.protocols import Releasable
 from recap.models.adapter import Adapter
 
 ENGINES = ("eager", "fused", "graphs", "float8")
 WARM_RUNS = {"eager": 1, "fused": 1, "graphs": 2, "float8": 2}  # of one shape until nothing is set up any more
-
-
-@runtime_checkable
-class Releasable(Protocol):
-    """Keeps memory from run to run, and can let go of it."""
-
-    def release(self) -> None: ...
 
 
 def with_engine(model: Adapter, engine: str) -> Adapter:
@@ -34,20 +27,20 @@ def with_engine(model: Adapter, engine: str) -> Adapter:
 
     if engine == "fused":
         return fused(model)
-    from recap.engine.graphs import graphed
+    from recap.engine.graphs import GraphedModel
 
     if engine == "graphs":
-        return graphed(fused(model))
+        return GraphedModel(fused(model))
     if model.dtype != torch.bfloat16:
         raise ValueError(
             f"engine 'float8' rounds a bfloat16 model but this one is {model.dtype}; say .to(torch.bfloat16) first"
         )
     from recap.engine.float8 import Float8Ops
 
-    return graphed(fused(model, Float8Ops()))
+    return GraphedModel(fused(model, Float8Ops()))
 
 
-def noise_with(engine: str) -> Callable[[Sequence[torch.Generator], torch.device], Noise]:
+def noise_with(engine: str) -> Callable[[Sequence[torch.Generator | int], torch.device], Noise]:
     """How `engine` makes the noise of a run; the numbers are always the same."""
     if engine not in ("graphs", "float8"):
         return Noise

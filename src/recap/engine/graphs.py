@@ -1,8 +1,8 @@
 """CUDA graphs: evaluations and draws that were seen before are replayed with a single launch.
 
-A graph is bound to addresses, so tokens, order, condition and cache of a run live in an arena that later runs of the
+A graph is bound to addresses, so tokens, order, condition and cache of a run live in buffers that later runs of the
 same shape take over. What is called for the first time runs as it is, the second time it is captured, from then on
-replayed. Every graph of an arena draws its working memory from one pool.
+replayed. Every graph over some buffers takes its working memory from one pool.
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
 
 from recap.core.cache import CacheLayout, ContextCache
-from recap.core.canvas import Canvas, Draw
+from recap.core.canvas import Canvas
 from recap.core.noise import Make, Noise, random_bits
-from recap.core.schedule import Schedule, Step
-from recap.engine.fused import FusedDiffusionHead
-from recap.models.adapter import Adapter
-from recap.models.mar.diffusion import updates
+from recap.core.protocols import Head, Releasable
+from recap.core.schedule import Schedule
+from recap.models.adapter import Adapter, ModelWrapper
 
-GRAPHS = 1024  # kept in an arena at most; the least recently used ones go first
-ARENAS = 4  # shapes that are remembered at a time
-CACHES = 2  # of different sizes in an arena
+MAX_GRAPHS = 1024  # kept for a shape at most; the least recently used ones go first
+MAX_SHAPES = 4  # that are remembered at a time
+MAX_CACHES = 2  # of different sizes for a shape
 LAUNCH_BOUND = 4e12  # operations of a full evaluation below which launching takes longer than computing
-
 
 Work = Callable[[], Tensor]
 Captured = tuple[Callable[[], None], Tensor]  # what runs it again, and where the result will be
@@ -56,10 +54,10 @@ class CudaGraphs:
 Capture = Callable[[Work], Captured]
 
 
-class Recorder:
+class GraphCache:
     """Captures calls on their second time and replays them from then on."""
 
-    def __init__(self, capture: Capture, limit: int = GRAPHS) -> None:
+    def __init__(self, capture: Capture, limit: int = MAX_GRAPHS) -> None:
         self.capture, self.limit = capture, limit
         self.seen: set[Hashable] = set()
         self.graphs: OrderedDict[Hashable, Captured] = OrderedDict()
@@ -84,15 +82,15 @@ class Recorder:
         return result
 
 
-class Arena:
+class StaticBuffers:
     """The memory of runs of one shape, and the graphs that work on it."""
 
-    def __init__(self, canvas: Canvas, capture: Capture) -> None:
+    def __init__(self, canvas: Canvas, new_graphs: Callable[[], GraphCache]) -> None:
         self.tokens, self.order = canvas.tokens.clone(), canvas.order.clone()
-        self.slots = torch.zeros_like(canvas.order)
+        self.cache_rows = torch.zeros_like(canvas.order)
         self.condition = each_tensor(torch.clone, canvas.condition)
         self.caches: dict[CacheLayout, ContextCache] = {}
-        self.record = Recorder(capture)
+        self.graphs = new_graphs()
         self.owner: weakref.ref[Canvas] | None = None
         self.latest: Tensor | None = None  # the order that was copied last; another order is another tensor
 
@@ -118,109 +116,87 @@ class Arena:
         if canvas.order is not self.latest:
             self.order.copy_(canvas.order)
             self.latest = canvas.order
-            if canvas.slots is not None:
-                self.slots.copy_(canvas.slots)
-        slots = None if canvas.slots is None else self.slots
-        return Canvas(self.tokens, self.order, canvas.branches, canvas.decoded, self.condition, slots)
+            if canvas.cache_rows is not None:
+                self.cache_rows.copy_(canvas.cache_rows)
+        cache_rows = None if canvas.cache_rows is None else self.cache_rows
+        return Canvas(self.tokens, self.order, canvas.branches, canvas.decoded, self.condition, cache_rows)
 
 
-class Graphs:
-    """Stands before a model's evaluations and replays what it knows; all else goes through as it is."""
+@runtime_checkable
+class GraphableHead(Protocol):
+    """A head whose draws can be replayed too, by calls that do work under a key."""
 
-    def __init__(self, model: Adapter, capture: Capture, launch_bound: float = LAUNCH_BOUND) -> None:
-        self.model, self.capture = model, capture
-        self.launch_bound = launch_bound
-        self.arenas: OrderedDict[Hashable, list[Arena]] = OrderedDict()
+    def graphed(self, new_graphs: Callable[[], GraphCache]) -> Head: ...
+
+
+class GraphedModel(ModelWrapper):
+    """A model whose evaluations are replayed from graphs, as the draws of its head are if it can do that."""
+
+    def __init__(self, model: Adapter, capture: Capture | None = None, launch_bound: float = LAUNCH_BOUND) -> None:
+        self.capture, self.launch_bound = capture or CudaGraphs(), launch_bound
+        head = model.head
+        super().__init__(model, head=head.graphed(self.new_graphs) if isinstance(head, GraphableHead) else None)
+        self.buffers: OrderedDict[Hashable, list[StaticBuffers]] = OrderedDict()
+
+    def new_graphs(self) -> GraphCache:
+        return GraphCache(self.capture)
+
+    def around(self, model: Adapter) -> Self:
+        return type(self)(model, self.capture, self.launch_bound)  # graphs know no other model's addresses
 
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
         canvas = self.model.start(labels, order, branches)
         key = (canvas.tokens.shape, canvas.tokens.dtype, branches)
-        same = self.arenas.setdefault(key, [])
-        self.arenas.move_to_end(key)
-        while len(self.arenas) > ARENAS:
-            self.arenas.popitem(last=False)
-        arena = next((arena for arena in same if arena.free), None)
-        if arena is None:  # the first run of this shape, or another one is still under way
-            arena = Arena(canvas, self.capture)
-            same.append(arena)
-        arena.take(canvas)
+        same = self.buffers.setdefault(key, [])
+        self.buffers.move_to_end(key)
+        while len(self.buffers) > MAX_SHAPES:
+            self.buffers.popitem(last=False)
+        own = next((buffers for buffers in same if buffers.free), None)
+        if own is None:  # the first run of this shape, or another one is still under way
+            own = StaticBuffers(canvas, self.new_graphs)
+            same.append(own)
+        own.take(canvas)
         return canvas
 
     def new_cache(self, canvas: Canvas, schedule: Schedule) -> ContextCache:
-        arena = self._arena(canvas, None)
+        own = self._buffers_of(canvas, None)
         layout = self.model.cache_layout(schedule)
-        if arena is None:
+        if own is None:
             return self.model.new_cache(canvas, schedule)
-        if layout not in arena.caches:
-            if len(arena.caches) == CACHES:  # graphs hold on to the memory of the cache that they were captured with
-                arena.caches, arena.record = {}, Recorder(self.capture)
-            arena.caches[layout] = self.model.new_cache(canvas, schedule)
-        return arena.caches[layout]
+        if layout not in own.caches:
+            if len(own.caches) == MAX_CACHES:  # graphs hold on to the memory of the cache they were captured with
+                own.caches, own.graphs = {}, self.new_graphs()
+            own.caches[layout] = self.model.new_cache(canvas, schedule)
+        return own.caches[layout]
 
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        arena = self._arena(canvas, cache)
-        work = canvas.branches * canvas.batch * self.model.config.full_flops(canvas.decoded)
-        if arena is None or work > self.launch_bound:
+        own = self._buffers_of(canvas, cache)
+        work = canvas.branches * canvas.batch * self.config.full_flops(canvas.decoded)
+        if own is None or work > self.launch_bound:
             return self.model.full(canvas, cache, wanted)
-        scene = arena.scene(canvas)
-        key = (
-            "full",
-            canvas.branches,
-            canvas.decoded,
-            wanted.start,
-            wanted.stop,
-            None if cache is None else cache.layout,
-        )
-        return arena.record(key, lambda: self.model.full(scene, cache, wanted))
+        scene, layout = own.scene(canvas), None if cache is None else cache.layout
+        key = ("full", canvas.branches, canvas.decoded, wanted.start, wanted.stop, layout)
+        return own.graphs(key, lambda: self.model.full(scene, cache, wanted))
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
-        arena = self._arena(canvas, cache)
-        if arena is None:
+        own = self._buffers_of(canvas, cache)
+        if own is None:
             return self.model.local(canvas, cache, rows, wanted)
-        scene = arena.scene(canvas)
+        scene = own.scene(canvas)
         span = (rows.start, rows.stop, wanted.start, wanted.stop)
-        key = ("local", canvas.branches, canvas.decoded, *span, scene.slots is None, cache.layout)
-        return arena.record(key, lambda: self.model.local(scene, cache, rows, wanted))
+        key = ("local", canvas.branches, canvas.decoded, *span, scene.cache_rows is None, cache.layout)
+        return own.graphs(key, lambda: self.model.local(scene, cache, rows, wanted))
 
     def release(self) -> None:
         """Forget all shapes; a run that is under way goes on without graphs."""
-        self.arenas.clear()
+        self.buffers.clear()
+        for part in (self.head, self.capture):
+            if isinstance(part, Releasable):
+                part.release()
 
-    def _arena(self, canvas: Canvas, cache: ContextCache | None) -> Arena | None:
-        every = (arena for same in self.arenas.values() for arena in same)
-        return next((arena for arena in every if arena.owns(canvas, cache)), None)
-
-
-class GraphedDiffusionHead:
-    """A diffusion head whose whole loop is one graph for each number of rows and steps."""
-
-    def __init__(self, head: FusedDiffusionHead, capture: Capture) -> None:
-        self.head, self.capture = head, capture
-        self.release()
-
-    def release(self) -> None:
-        """Forget all graphs and what they work on."""
-        self.record = Recorder(self.capture)
-        self.memory: dict[Hashable, tuple[Tensor, Tensor, Tensor]] = {}
-
-    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
-        """As the head draws it; the number of tokens is rounded up to one of few, and the rest thrown away."""
-        count, padded = features.shape[1], bucket(features.shape[1])
-        random = self.head.noise(step, count, noise)  # (B, S, n, C)
-        shape = (features.shape[0], padded, features.shape[2])
-        key = (*shape, step.head_steps, step.solver, branches, features.dtype)
-        if key not in self.memory:
-            room = features.new_zeros(shape)
-            draws = random.new_zeros(len(random), random.shape[1], padded, self.head.channels)
-            self.memory[key] = room, draws, random.new_zeros(2)
-        room, draws, guide = self.memory[key]
-        room[:, :count] = features
-        draws[:, :, :count] = random
-        guide[0].fill_(step.guidance)
-        guide[1].fill_(step.token_temperature)
-        table = updates(step.head_steps, step.solver)
-        drawn = self.record(key, lambda: self.head.run(room, draws, guide, branches, table))
-        return Draw(drawn[:, :count])
+    def _buffers_of(self, canvas: Canvas, cache: ContextCache | None) -> StaticBuffers | None:
+        every = (buffers for same in self.buffers.values() for buffers in same)
+        return next((buffers for buffers in every if buffers.owns(canvas, cache)), None)
 
 
 class NoiseGraphs:
@@ -232,13 +208,13 @@ class NoiseGraphs:
 
     def release(self) -> None:
         """Forget all graphs and what they work on."""
-        self.record = Recorder(self.capture)
+        self.graphs = GraphCache(self.capture)
         self.memory: dict[int, tuple[Tensor, Tensor]] = {}  # keys and first number by batch size
-        if isinstance(self.capture, CudaGraphs):
+        if isinstance(self.capture, Releasable):
             self.capture.release()
 
-    def __call__(self, generators: Sequence[Generator], device: torch.device) -> Noise:
-        return GraphedNoise(self, generators, device)
+    def __call__(self, streams: Sequence[Generator | int], device: torch.device) -> Noise:
+        return GraphedNoise(self, streams, device)
 
     def draw(self, keys: Tensor, first: int, count: int, make: Make, shape: tuple[int, ...]) -> Tensor:
         """What `make` makes of the numbers."""
@@ -247,28 +223,20 @@ class NoiseGraphs:
         room, start = self.memory[len(keys)]
         room.copy_(keys)
         start.fill_(first)
-        drawn = self.record((make, shape, len(keys)), lambda: make(random_bits(room, start, count), shape))
+        drawn = self.graphs((make, shape, len(keys)), lambda: make(random_bits(room, start, count), shape))
         return drawn.clone()  # its memory is that of the next draw of the same kind
 
 
 class GraphedNoise(Noise):
     """Noise of one run."""
 
-    def __init__(self, graphs: NoiseGraphs, generators: Sequence[Generator], device: torch.device) -> None:
-        super().__init__(generators, device)
+    def __init__(self, graphs: NoiseGraphs, streams: Sequence[Generator | int], device: torch.device) -> None:
+        super().__init__(streams, device)
         self.graphs = graphs
 
     def _draw(self, make: Make, shape: tuple[int, ...], count: int) -> Tensor:
         keys, first = self.reserve(count)
         return self.graphs.draw(keys, first, count, make, shape)
-
-
-def bucket(count: int) -> int:
-    """The number of tokens that a draw is rounded up to."""
-    if count <= 12:
-        return count
-    step = 4 if count <= 32 else 8 if count <= 64 else 16
-    return -(-count // step) * step
 
 
 def each_tensor(change: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -293,26 +261,3 @@ def copy_each(into: Any, value: Any) -> None:
     else:
         for field in fields(into):
             getattr(into, field.name).copy_(getattr(value, field.name))
-
-
-def graphed(model: Adapter, capture: Capture | None = None) -> Adapter:
-    """The model with its evaluations, and a diffusion head's loop, replayed from graphs."""
-    capture = capture or CudaGraphs()
-    graphs = Graphs(model, capture)
-    head = GraphedDiffusionHead(model.head, capture) if isinstance(model.head, FusedDiffusionHead) else model.head
-
-    def release() -> None:
-        graphs.release()
-        if isinstance(head, GraphedDiffusionHead):
-            head.release()
-        if isinstance(capture, CudaGraphs):
-            capture.release()
-
-    return model.replace(
-        start=graphs.start,
-        new_cache=graphs.new_cache,
-        full=graphs.full,
-        local=graphs.local,
-        head=head,
-        release=release,
-    )

@@ -16,14 +16,9 @@ import triton.language as tl
 from torch import Tensor
 
 from recap.core.noise import MIX, REMIX, STEP, signed
+from recap.models.layers import width_block
 
 LOG2_E = math.log2(math.e)
-
-
-def width_block(width: int) -> dict[str, int]:
-    """How a program takes a row of `width` numbers."""
-    block = triton.next_power_of_2(width)
-    return {"BLOCK": block, "num_warps": max(1, min(8, block // 256))}
 
 
 @triton.jit(do_not_specialize=["per_image"])
@@ -201,7 +196,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @triton.jit(do_not_specialize=["per_image", "first"])
 def _store(
-    k, v, to_k, to_v, slots, per_image, first, k_image, k_row, to_image, width,
+    k, v, to_k, to_v, cache_rows, per_image, first, k_image, k_row, to_image, width,
     SLOTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -210,7 +205,7 @@ def _store(
     inside = at < width
     place = first + row % per_image
     if SLOTS:
-        place = tl.load(slots + row)
+        place = tl.load(cache_rows + row)
     source = image * k_image + (row % per_image) * k_row + at
     target = image * to_image + place * width + at
     tl.store(to_k + target, tl.load(k + source, mask=inside), mask=inside)

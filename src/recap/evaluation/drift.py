@@ -21,7 +21,7 @@ from recap.core.canvas import Canvas, Draw, take
 from recap.core.noise import Noise, image_generators
 from recap.models.adapter import Adapter
 
-MOST = 128  # the paper's largest context
+MAX_CONTEXT = 128  # the paper's largest context
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Drift:
         """Standard deviation over layers after each update."""
         return [pstdev(layers) for layers in self.of(context)]
 
-    def as_dict(self) -> dict[str, Any]:
+    def json(self) -> dict[str, Any]:
         return {
             **asdict(self),
             "mean": [self.mean(context) for context in self.contexts],
@@ -81,7 +81,7 @@ def feature_drift(
     """
     size = model.num_tokens
     _check_tokens(model, tokens, labels, batch)
-    contexts = powers(2, min(MOST, size // 2)) if contexts is None else sorted(set(contexts))
+    contexts = powers(2, min(MAX_CONTEXT, size // 2)) if contexts is None else sorted(set(contexts))
     if not contexts or not 1 <= contexts[0] <= contexts[-1] < size:
         raise ValueError(f"contexts are {contexts}; give at least one, from 1 to {size - 1} tokens of {size}")
     updates = powers(1, size - contexts[0]) if updates is None else sorted(set(updates))

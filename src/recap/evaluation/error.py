@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from recap.clock import now
+from recap.bench.clock import synchronized_time
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead, guided
-from recap.core.noise import image_generators
 from recap.core.schedule import Schedule, Step
-from recap.models.adapter import Adapter
-from recap.pipeline import Pipeline
+from recap.models.adapter import Adapter, ModelWrapper
+from recap.pipelines import Pipeline
+from recap.runs.draw import begin
+from recap.runs.works import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,16 @@ class LocalError:
     mean: float
     max: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-class ErrorLog:
-    """Errors of local evaluations, image by image, under the sub-step at which they were made."""
+class ErrorLog(ModelWrapper):
+    """A model whose local evaluations are compared on the side: errors by sub-step, image by image."""
 
     def __init__(self, model: Adapter, schedule: Schedule) -> None:
-        self.model, self.size = model, schedule.known + schedule.tokens
+        super().__init__(model)
+        self.size = schedule.known + schedule.tokens
         self.seconds = 0.0  # that comparing has taken
         self.steps: dict[int, tuple[int, int, Step]] = {}  # by tokens decoded: number, rows renewed, step
         number, decoded = 0, schedule.known
@@ -48,17 +50,16 @@ class ErrorLog:
             for index, step in enumerate(group.steps):
                 number += 1
                 if index:
-                    self.steps[decoded] = number, step.rows or group.tokens, step
+                    self.steps[decoded] = number, group.tokens, step
                 decoded += step.tokens
         self.errors: dict[int, list[Tensor]] = {decoded: [] for decoded in self.steps}
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
-        """The model's local evaluation, compared on the side."""
         features = self.model.local(canvas, cache, rows, wanted)
         _, _, step = self.steps[canvas.decoded]
-        began = now(self.model.device)
+        began = synchronized_time(self.device)
         self.errors[canvas.decoded].append(evaluation_error(self.model, canvas, features, wanted, step.guidance))
-        self.seconds += now(self.model.device) - began
+        self.seconds += synchronized_time(self.device) - began
         return features
 
     def rows(self) -> list[LocalError]:
@@ -98,44 +99,23 @@ def error_name(model: Adapter) -> str:
 
 
 def measured(pipe: Pipeline, schedule: Schedule) -> tuple[Pipeline, ErrorLog]:
-    """A copy of `pipe` that draws the same images under `schedule`, and the log that fills meanwhile."""
-    log = ErrorLog(pipe.model, schedule)
+    """A copy of `pipe` that generates the same images under `schedule`, and the log that fills meanwhile."""
     other = copy.copy(pipe)
-    other.model = pipe.model.replace(local=log.local)
+    other.model = log = ErrorLog(pipe.model, schedule)
     return other, log
 
 
-def local_error(
-    pipe: Pipeline,
-    schedule: Schedule,
-    labels: Sequence[int] | None = None,
-    *,
-    num: int | None = None,
-    seed: int = 0,
-    batch: int = 8,
-    progress: bool = False,
-) -> list[LocalError]:
-    """Draw images, one for each label or `num`, and measure every local evaluation on the way.
-
-    Image i is the one that `Pipeline` draws with the same seed and index.
-    """
+def local_error(pipe: Pipeline, works: Sequence[Work], *, batch: int = 8, progress: bool = False) -> list[LocalError]:
+    """Generate images of one schedule, `batch` together, and measure every local evaluation on the way."""
+    if not works or batch < 1:
+        raise ValueError(f"{len(works)} images in batches of {batch}; generate at least one image, and one at a time")
+    schedule = works[0].schedule
     if not schedule.local:
         raise ValueError(f"schedule {schedule} has no local evaluations to measure; build it with local=")
-    num = len(labels) if labels is not None else num
-    if num is None or num < 1 or batch < 1:
-        raise ValueError(f"num is {num} and batch {batch}; draw at least one image, and one at a time")
     pipe, log = measured(pipe, schedule)
-    pipe.progress = False
-    batches = range(0, num, batch)
-    with tqdm(total=len(batches) * len(schedule.steps), desc="error", unit="step", disable=not progress) as bar:
-        for first in batches:
-            indices = range(first, min(first + batch, num))
-            pipe(
-                None if labels is None else list(labels[indices.start : indices.stop]),
-                num_images=len(indices),
-                schedule=schedule,
-                generator=image_generators(seed, indices),
-                output_type="latent",
-                callback_on_step_end=lambda *_: bar.update(),
-            )
+    parts = [works[first : first + batch] for first in range(0, len(works), batch)]
+    with tqdm(total=len(parts) * len(schedule.steps), desc="error", unit="step", disable=not progress) as bar:
+        for part in parts:
+            for _ in begin(pipe, part, len(part)):
+                bar.update()
     return log.rows()

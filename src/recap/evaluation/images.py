@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recap.images import open_picture
-from recap.limits import BAD_ARCHIVE, array_header, array_names, check_limit, read_arrays
+from recap.checkpoints.safe_files import BAD_ARCHIVE, array_header, array_names, check_limit, read_arrays
+from recap.view.images import offsets_fit, open_picture
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -180,14 +180,6 @@ def _from_encoded(path: Path) -> ImageSet:
             yield name, _decoded(io.BytesIO(raw[start:end].tobytes()), name)
 
     return ImageSet(path, len(offsets) - 1, pictures)
-
-
-def offsets_fit(raw: np.ndarray, offsets: np.ndarray) -> bool:
-    """Whether `offsets` cut the bytes `raw` into pictures that lie one after the other."""
-    if raw.ndim != 1 or offsets.ndim != 1 or raw.dtype != np.uint8 or offsets.dtype.kind not in "iu":
-        return False
-    rising = not bool((offsets[1:] < offsets[:-1]).any())
-    return len(offsets) > 0 and rising and int(offsets[0]) >= 0 and int(offsets[-1]) <= len(raw)
 
 
 def _decoded(stream: IO[bytes], name: str) -> np.ndarray:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recap.bench.measure import times
+from recap.bench.timing import PHASES
+from recap.checkpoints.safe_files import read_json
 from recap.evaluation.sweep import Row, noise
-from recap.limits import read_json
-from recap.timing import PHASES
 
 PAPER = Path(__file__).parent / "paper.json"  # published figures, none of them ours
 FAMILY_NAMES = {"maskgit": "MaskGIT", "mage": "MAGE", "mar": "MAR"}
@@ -55,71 +56,64 @@ def published(model: str | None = None) -> list[dict[str, Any]]:
 
 
 def sweep_table(sweep: Sweep, against: Sequence[Mapping[str, Any]] = ()) -> str:
-    """One line a setting: quality, time, and what reuse gains."""
+    """One line a schedule: quality, time, and what reuse gains."""
     spread = any(row.spread is not None for row in sweep.rows)
-    head = ["evaluations", "u", "FID", *(["± over seeds"] if spread else []), "s/image"]
+    head = ["evaluations", "warm-up", "FID", *(["± over seeds"] if spread else []), "s/image"]
     head += ["full", "local", "head", "selection", "tokenizer", "at equal steps", "at equal FID, against", "front"]
     if against:
         head += ["published FID", "published s/image"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = [_line(head), "|" + "---|" * len(head)]
     for row in sorted(sweep.rows, key=lambda row: (row.reused, row.steps, row.seconds)):
-        setting = row.parsed
-        cells = [row.setting, str(row.plain) if row.reused else "", f"{row.quality:.2f}"]
+        cells = [row.schedule, str(row.warmup) if row.reused else "", f"{row.quality:.2f}"]
         if spread:
             cells.append("" if row.spread is None else f"{row.spread:.2f} ({row.seeds})")
         cells.append(f"{row.seconds:.4g}")
         cells += [f"{row.phases.get(phase, 0.0):.3g}" for phase in PHASES if phase != "total"]
         steps, quality = row.against.get("equal_steps"), row.against.get("equal_quality")
-        cells.append(f"{steps['speedup']:.2f}x" if steps else "")
-        if not row.reused:
-            cells.append("")
-        else:
-            cells.append(
-                f"{quality['speedup']:.2f}x, {quality['setting']}" if quality else "no plain setting as good"
-            )
-        cells.append("yes" if row.front else "")
+        best = f"{times(quality['speedup'])}, {quality['schedule']}" if quality else "no plain schedule as good"
+        cells += [times(steps["speedup"]) if steps else "", best if row.reused else "", "yes" if row.front else ""]
         if against:
-            theirs = next(
-                (p for p in against if (p.get("full"), p.get("local")) == (setting.full, setting.local)), None
-            )
-            cells += [f"{theirs['fid']}", f"{theirs.get('seconds', '')}"] if theirs else ["", ""]
-        lines.append("| " + " | ".join(cells) + " |")
+            theirs = next((p for p in against if (p.get("full"), p.get("local")) == row.counts), {})
+            cells += [str(theirs.get("fid", "")), str(theirs.get("seconds", ""))]
+        lines.append(_line(cells))
     return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def verdict(sweep: Sweep) -> str:
     """In plain words: where reuse helps against the best plain decoding of equal time, and where not."""
     margin = noise(sweep.rows)
     compared = [row for row in sweep.reused if "equal_time" in row.against]
-    if not compared:
-        return "No reused setting is as slow as a plain one, so equal times cannot be compared."
-    better = [row for row in compared if row.against["equal_time"]["gain"] > margin]
-    worse = [row for row in compared if row.against["equal_time"]["gain"] < -margin]
-    level = len(compared) - len(better) - len(worse)
+    gains = [row.against["equal_time"]["gain"] for row in compared]
+    if not gains:
+        return "No reused schedule is as slow as a plain one, so equal times cannot be compared."
+    better, worse = (sum(sign * gain > margin for gain in gains) for sign in (1, -1))
     words = [
-        f"At equal time, {len(better)} of {len(compared)} reused settings beat the best plain decoding by more than "
+        f"At equal time, {better} of {len(gains)} reused schedules beat the best plain decoding by more than "
         f"the noise ({margin:.2f} FID{', two deviations over seeds' if margin else ', not measured'}), "
-        f"{level} are level with it and {len(worse)} lose to it."
+        f"{len(gains) - better - worse} are level with it and {worse} lose to it."
     ]
     if better:
-        best = max(better, key=lambda row: row.against["equal_time"]["gain"])
+        best = max(compared, key=lambda row: row.against["equal_time"]["gain"])
         equal = best.against["equal_time"]
         words.append(
-            f"The largest gain is {best.setting}: FID {best.quality:.2f} against {equal['quality']:.2f} of "
-            f"{equal['setting']} plain steps."
+            f"The largest gain is {best.schedule}: FID {best.quality:.2f} against {equal['quality']:.2f} of "
+            f"{equal['schedule']} plain steps."
         )
-    quality = [row for row in sweep.reused if "equal_quality" in row.against]
-    if quality:
-        best = max(quality, key=lambda row: row.against["equal_quality"]["speedup"])
+    matched = [row for row in sweep.reused if "equal_quality" in row.against]
+    if matched:
+        best = max(matched, key=lambda row: row.against["equal_quality"]["speedup"])
         equal = best.against["equal_quality"]
         words.append(
-            f"At equal quality the best is {best.setting}, {equal['speedup']:.2f} times as fast as "
-            f"{equal['setting']} plain steps, the fastest plain setting that is as good within the noise."
+            f"At equal quality the best is {best.schedule}, {equal['speedup']:.2f} times as fast as "
+            f"{equal['schedule']} plain steps, the fastest plain schedule that is as good within the noise."
         )
-    unmatched = [row for row in sweep.reused if "equal_quality" not in row.against]
+    unmatched = ", ".join(row.schedule for row in sweep.reused if row not in matched)
     if unmatched:
-        names = ", ".join(row.setting for row in unmatched)
-        words.append(f"No plain setting here reaches the FID of {names}.")
+        words.append(f"No plain schedule here reaches the FID of {unmatched}.")
     return " ".join(words)
 
 
@@ -139,12 +133,12 @@ def section(sweep: Sweep, pictures: Mapping[str, str], against: Sequence[Mapping
     how = (
         f"{conditions(about)}. "
         f"Sampling: `{json.dumps(about['sampling'])}`. "
-        f"`u` is the number of groups without local evaluations at the start."
+        f"Warm-up is the number of groups without local evaluations at the start."
     )
     command = (
         f"```console\n$ recap sweep --model {about['model']} --num {about['num']} --batch {about['batch']} "
         f"--dtype {about['dtype']} --engine {about.get('engine', 'eager')} "
-        f"--settings {' '.join(row.setting for row in sweep.rows)}\n```"
+        f"--schedule {' '.join(row.schedule for row in sweep.rows)}\n```"
     )
     parts = [title, how, verdict(sweep)]
     parts += [f"![{text}]({file})" for text, file in pictures.items()]
@@ -155,8 +149,8 @@ def section(sweep: Sweep, pictures: Mapping[str, str], against: Sequence[Mapping
 def page(sections: Sequence[str], findings: str = "") -> str:
     """The whole page."""
     head = (
-        "# Results\n\nQuality against time, measured with the commands below each table. Times are those of drawing "
-        "alone, not of looking at the images; they are seconds an image in one run on one machine, and compare with "
-        'each other only. "At equal FID" is against the fastest plain setting that is at least as good.'
+        "# Results\n\nQuality against time, measured with the commands below each table. Times are those of "
+        "generating alone, not of looking at the images; they are seconds an image in one run on one machine, and compare with "
+        'each other only. "At equal FID" is against the fastest plain schedule that is at least as good.'
     )
     return "\n\n".join([head, *([findings] if findings else []), *sections]) + "\n"

@@ -12,10 +12,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from recap.core.attention import TORCH, Ops
+from recap.core.attention import TORCH, Norm, Ops, evaluate_stack
 from recap.core.cache import CacheLayout, ContextCache, LayerCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
+from recap.core.noise import Noise
 from recap.core.protocols import Head, Selector
 from recap.core.schedule import Schedule
 from recap.core.selection import ConfidenceOrder, RandomOrder
@@ -65,6 +66,10 @@ class Adapter(ABC):
     def prediction(self, features: Tensor) -> Tensor:
         """What the network's own forward would return for these features."""
         return self.head.logits(features) if isinstance(self.head, CategoricalHead) else features
+
+    def head_pairs(self, features: Tensor, noise: Noise) -> Iterator[tuple[Tensor, Tensor]]:
+        """What a head with a network of its own predicts, beside that network's own forward."""
+        return iter(())
 
     def single_layer(self) -> Self:
         """The same model cut down to one attention layer, where reuse loses nothing."""
@@ -151,12 +156,118 @@ class Adapter(ABC):
     def target(self, canvas: Canvas, rows: slice, prefix: int, length: int) -> Rows:
         """Cache rows that a local evaluation of arrival `rows` renews, behind `prefix` class or buffer rows.
 
-        Spans where the order stood still since the full evaluation; else slots (branches * B, n).
+        Spans where the order stood still since the full evaluation; else cache_rows (branches * B, n).
         """
-        if canvas.slots is None:
+        if canvas.cache_rows is None:
             spans = (slice(prefix + rows.start, prefix + rows.stop),)
             return Rows(length, (slice(0, prefix), *spans) if self.refresh_prefix else spans)
-        slots = canvas.slots[:, rows] + prefix
+        cache_rows = canvas.cache_rows[:, rows] + prefix
         if self.refresh_prefix:
-            slots = torch.cat([torch.arange(prefix, device=slots.device).expand(len(slots), -1), slots], dim=1)
-        return Rows(length, slots=slots.repeat(canvas.branches, 1))
+            first = torch.arange(prefix, device=cache_rows.device).expand(len(cache_rows), -1)
+            cache_rows = torch.cat([first, cache_rows], dim=1)
+        return Rows(length, cache_rows=cache_rows.repeat(canvas.branches, 1))
+
+
+class TwoStackAdapter(Adapter):
+    """What adapters of an encoder and a decoder have in common."""
+
+    encoder_blocks: list[Any]
+    decoder_blocks: list[Any]
+
+    def single_layer(self) -> Self:
+        # its first decoder layer
+        return self.replace(encoder_blocks=[], decoder_blocks=self.decoder_blocks[:1])
+
+    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
+        layout = self.config.cache_layout(schedule)
+        return self.cut(layout, encoder=len(self.encoder_blocks), decoder=len(self.decoder_blocks))
+
+    def encode(self, x: Tensor, cache: ContextCache | None, rows: Rows, norm: Norm) -> Tensor:
+        layers = self.layers(self.encoder_blocks, cache, "encoder", len(x))
+        return evaluate_stack(layers, x, rows, norm, ops=self.ops)
+
+    def decode(self, x: Tensor, cache: ContextCache | None, rows: Rows, norm: Norm, only: slice) -> Tensor:
+        layers = self.layers(self.decoder_blocks, cache, "decoder", len(x))
+        return evaluate_stack(layers, x, rows, norm, only=only, ops=self.ops)
+
+
+class ModelWrapper(Adapter):
+    """A model around another one: an engine, a clock or a recorder overrides what it adds to, the rest is forwarded.
+
+    `model` is what is inside. A wrapper may bring a `head` of its own; the network is shared and never changed.
+    """
+
+    def __init__(self, model: Adapter, *, head: Head | None = None) -> None:
+        self._adopt(model)
+        self.head = model.head if head is None else head
+
+    def _adopt(self, model: Adapter) -> None:
+        self.model, self.module, self.config = model, model.module, model.config
+        self.refresh_prefix, self.ops = model.refresh_prefix, model.ops
+
+    def around(self, model: Adapter) -> Self:
+        """The same wrapper around another model; a head of its own stays."""
+        other = copy.copy(self)
+        other._adopt(model)
+        if self.head is self.model.head:
+            other.head = model.head
+        return other
+
+    def replace(self, **changes: Any) -> Self:
+        return self.around(self.model.replace(**changes))
+
+    def single_layer(self) -> Self:
+        return self.around(self.model.single_layer())
+
+    def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
+        return self.model.start(labels, order, branches)
+
+    def new_cache(self, canvas: Canvas, schedule: Schedule) -> ContextCache:
+        return self.model.new_cache(canvas, schedule)
+
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
+        return self.model.full(canvas, cache, wanted)
+
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
+        return self.model.local(canvas, cache, rows, wanted)
+
+    def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
+        return self.model.plain(canvas, labels)
+
+    def prediction(self, features: Tensor) -> Tensor:
+        return self.model.prediction(features)
+
+    def head_pairs(self, features: Tensor, noise: Noise) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.model.head_pairs(features, noise)
+
+    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
+        return self.model.cache_layout(schedule)
+
+    def selector(self) -> Selector:
+        return self.model.selector()
+
+    def release(self) -> None:
+        self.model.release()
+
+    def check_mode(self) -> None:
+        self.model.check_mode()
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @property
+    def num_tokens(self) -> int:
+        return self.model.num_tokens
+
+    @property
+    def classes(self) -> int:
+        return self.model.classes
+
+    @property
+    def guidable(self) -> bool:
+        return self.model.guidable

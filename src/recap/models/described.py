@@ -1,23 +1,23 @@
-"""Plain stacks of attention blocks from a description of where their parts are."""
+"""Other people's networks by a description of where their parts are; nothing is copied or changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from recap.core.attention import Ops, PaddedOps, evaluate_post_norm_stack, evaluate_stack
+from recap.core.attention import Ops, PaddedOps, Projected, evaluate_post_norm_stack, evaluate_stack
 from recap.core.cache import ContextCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
 from recap.models.adapter import Adapter
-from recap.models.find import check_quiet, find
+from recap.models.family import check_quiet, find
 from recap.models.sizes import Sizes
-from recap.models.views import AttentionView, BlockView, Call, chain
 
+Call = Callable[[Tensor], Tensor]
 Path = str | tuple[str, ...]  # a dotted path, or several whose modules are called one after another
 
 
@@ -36,7 +36,7 @@ class Rotary:
     def at(self, positions: Tensor) -> Call:
         """What turns heads (B, M, H, Dh) that sit at `positions` (B, M)."""
 
-        def turn(x: Tensor) -> Tensor:
+        def apply_rotary(x: Tensor) -> Tensor:
             width = int(x.shape[-1] * self.share)
             rates = self.base ** -(torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width)
             angles = positions[..., None, None] * rates  # (B, M, 1, width / 2)
@@ -48,7 +48,7 @@ class Rotary:
             a, b = part[..., ::2], part[..., 1::2]
             return torch.cat([torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2), rest], dim=-1)
 
-        return turn
+        return apply_rotary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Description:
     mlp: Path
     logits: Path | Callable[[Tensor], Tensor]
     codes: int | None = None  # ids from 0 on that may be drawn
-    drawn: tuple[int, ...] | None = None  # or exactly these
+    allowed_ids: tuple[int, ...] | None = None  # or exactly these
     pad_id: int | None = None  # fills up short sequences and is not attended to
     words: str | None = None
     positions: str | None = None
@@ -92,8 +92,8 @@ class Description:
         separate = [name for name in ("q", "k", "v") if getattr(self, name) is not None]
         if len(separate) != (3 if self.qkv is None else 0):
             raise ValueError(f"qkv is {self.qkv!r} beside {separate or 'no others'}; give either qkv, or q, k and v")
-        if (self.codes is None) == (self.drawn is None):
-            raise ValueError("give either codes=, how many ids may be drawn, or drawn=, which ones")
+        if (self.codes is None) == (self.allowed_ids is None):
+            raise ValueError("give either codes=, how many ids may be drawn, or allowed_ids=, which ones")
         if (self.words is None) == (self.embed is None):
             raise ValueError("give either words=, where the embedding of ids is, or a function embed=")
         if self.norms not in ("before", "after"):
@@ -111,12 +111,12 @@ class DescribedAdapter(Adapter):
         self.blocks = [self._view(block, i) for i, block in enumerate(blocks)]
         self.norm: Call = nn.Identity() if d.norm is None else self._find(d.norm)
         self._embed = d.embed or self._embedding(d)
-        self._words = None if d.drawn is None else torch.tensor(d.drawn, device=self.device)
-        self.head = CategoricalHead(self._logits(d), self._words)
+        self._vocab_ids = None if d.allowed_ids is None else torch.tensor(d.allowed_ids, device=self.device)
+        self.head = CategoricalHead(self._logits(d), self._vocab_ids)
         with torch.no_grad():
             first = torch.zeros(1, 1, dtype=torch.long, device=self.device)
             width = self._embed(first, first).shape[-1]
-        codes = d.codes if d.drawn is None else len(d.drawn)
+        codes = d.codes if d.allowed_ids is None else len(d.allowed_ids)
         assert codes is not None
         self.config = Sizes(d.num_tokens, codes, d.mask_id, width, len(self.blocks))
 
@@ -143,8 +143,8 @@ class DescribedAdapter(Adapter):
         x = self._embed(canvas.tokens[:, taken], positions)  # (B, M, D)
         blocks, rotary = self.blocks, self.description.rotary
         if rotary is not None:
-            turn = rotary.at(positions)
-            blocks = [replace(block, attn=replace(block.attn, turn=turn)) for block in blocks]
+            rotate = rotary.at(positions)
+            blocks = [replace(block, attn=replace(block.attn, rotate=rotate)) for block in blocks]
         layers = self.layers(blocks, cache, "blocks", len(x))
         if self.description.norms == "after":
             return self.norm(evaluate_post_norm_stack(layers, x, rows, only=only, ops=self._seeing(canvas)))
@@ -194,11 +194,11 @@ class DescribedAdapter(Adapter):
 
     def _chosen(self, logits: Tensor) -> Tensor:
         """The logits of ids that may be drawn."""
-        if self._words is None:
+        if self._vocab_ids is None:
             return logits[..., : self.description.codes]
-        if self._words.device != logits.device:  # the network was moved
-            self._words = self._words.to(logits.device)
-        return logits.index_select(-1, self._words)
+        if self._vocab_ids.device != logits.device:  # the network was moved
+            self._vocab_ids = self._vocab_ids.to(logits.device)
+        return logits.index_select(-1, self._vocab_ids)
 
     def _each(self, place: str, paths: Path) -> tuple[Call, ...]:
         return tuple(self._find(f"{place}.{path}") for path in listed(paths))
@@ -209,3 +209,87 @@ class DescribedAdapter(Adapter):
 
 def listed(paths: Path) -> tuple[str, ...]:
     return (paths,) if isinstance(paths, str) else paths
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionView:
+    """An attention module by its parts, with what other modules do beside the matrix products."""
+
+    num_heads: int
+    project: Callable[[Tensor], Projected]
+    out: tuple[Call, ...]
+    q_norm: Call | None = None  # over the width of a head
+    k_norm: Call | None = None
+    gain: float = 1.0  # the module's scale of the scores, relative to the usual 1 / sqrt(Dh)
+    rotate: Call | None = None  # rotary positions of the rows that are being evaluated
+
+    def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        made = self.project(x)
+        q, k, v = made.chunk(3, dim=-1) if isinstance(made, Tensor) else made  # (B, M, D) each
+        for change in (self.q_norm, self.rotate):
+            q = q if change is None else self._by_head(change, q)
+        for change in (self.k_norm, self.rotate):
+            k = k if change is None else self._by_head(change, k)
+        return q if self.gain == 1.0 else q * self.gain, k, v
+
+    def proj(self, x: Tensor) -> Tensor:
+        return chain(self.out, x)
+
+    def _by_head(self, change: Call, x: Tensor) -> Tensor:
+        return change(x.view(*x.shape[:2], self.num_heads, -1)).flatten(2)  # (B, M, H, Dh) inside
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockView:
+    """A block by its parts."""
+
+    norm1: Call
+    attn: Any
+    norm2: Call
+    parts: tuple[Call, ...]  # of the MLP, one after another
+
+    def mlp(self, x: Tensor) -> Tensor:
+        return chain(self.parts, x)
+
+
+def chain(calls: Iterable[Call], x: Tensor) -> Tensor:
+    """One call after another."""
+    for call in calls:
+        x = call(x)
+    return x
+
+
+def view_blocks(blocks: Iterable[Any], name: str, width: int, purpose: str) -> list[Any]:
+    """The blocks of a ViT, timm's kind included: as they are where they are plain, else through a view.
+
+    Layer scale (`ls1`, `ls2`), norms of queries and keys, a scale of the scores and a norm before the output
+    projection are honoured. Dropout and drop-path have no part in an evaluation and are passed over.
+    """
+    return [view_block(block, width, f"{purpose}, for block {i} of {name},") for i, block in enumerate(blocks)]
+
+
+def view_block(block: Any, width: int, purpose: str) -> Any:
+    for path in ("norm1", "norm2", "mlp", "attn.qkv", "attn.proj", "attn.num_heads"):
+        find(block, path, purpose)
+    attn = block.attn
+    inside = attn.num_heads * getattr(attn, "head_dim", width // attn.num_heads)
+    if inside != width:
+        raise ValueError(f"{purpose} needs heads of {width} numbers together; attn.head_dim makes them {inside}")
+    if active(attn, "gate") is not None:
+        raise ValueError(f"{purpose} knows no gates, but attn.gate is a {type(attn.gate).__name__}; write an adapter")
+    q_norm, k_norm, norm = (active(attn, name) for name in ("q_norm", "k_norm", "norm"))
+    first, second = active(block, "ls1"), active(block, "ls2")
+    scale = None if getattr(attn, "fused_attn", False) else getattr(attn, "scale", None)  # torch's has its own
+    gain = scale * (width / attn.num_heads) ** 0.5 if isinstance(scale, float) else 1.0
+    gain = 1.0 if abs(gain - 1.0) < 1e-6 else gain
+    if q_norm is k_norm is norm is first is second is None and gain == 1.0:
+        return block
+    out = tuple(part for part in (norm, attn.proj, first) if part is not None)
+    view = AttentionView(attn.num_heads, attn.qkv, out, q_norm, k_norm, gain)
+    return BlockView(block.norm1, view, block.norm2, (block.mlp,) if second is None else (block.mlp, second))
+
+
+def active(owner: Any, name: str) -> Call | None:
+    """A part that may be missing, and is as good as missing where it changes nothing."""
+    part = getattr(owner, name, None)
+    return None if isinstance(part, nn.Identity) else part

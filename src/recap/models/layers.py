@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -54,9 +55,9 @@ class Block(nn.Module):
 class TokenEmbedding(nn.Module):
     """Word and position embeddings, summed and normalised (BERT's, as MAGE and AutoNAT use them)."""
 
-    def __init__(self, words: int, positions: int, width: int) -> None:
+    def __init__(self, vocab: int, positions: int, width: int) -> None:
         super().__init__()
-        self.word_embeddings = nn.Embedding(words, width)
+        self.word_embeddings = nn.Embedding(vocab, width)
         self.position_embeddings = nn.Embedding(positions, width)
         self.LayerNorm = nn.LayerNorm(width, eps=1e-6)
 
@@ -72,13 +73,29 @@ def embed(layer: Any, ids: Tensor, positions: Tensor) -> Tensor:
 class TokenLogits(nn.Module):
     """Logits over the codebook, tied to the word embeddings."""
 
-    def __init__(self, words: int, width: int) -> None:
+    def __init__(self, vocab: int, width: int) -> None:
         super().__init__()
         self.fc = nn.Linear(width, width)
         self.ln = nn.LayerNorm(width, eps=1e-5)
-        self.bias = nn.Parameter(torch.zeros(1, 1, words))
+        self.bias = nn.Parameter(torch.zeros(1, 1, vocab))
 
-    def forward(self, features: Tensor, words: Tensor, codes: int | None = None) -> Tensor:
-        """Logits of the first `codes` words (all by default); `words` is the embedding matrix."""
+    def forward(self, features: Tensor, table: Tensor, codes: int | None = None) -> Tensor:
+        """Logits of the first `codes` ids (all by default); `table` is the embedding matrix."""
         x = self.ln(F.gelu(self.fc(features)))
-        return F.linear(x, words[:codes], self.bias[0, 0, :codes])
+        return F.linear(x, table[:codes], self.bias[0, 0, :codes])
+
+
+def logits_of(net: Any, codes: int) -> Callable[[Tensor], Tensor]:
+    """The codebook's logits, by the layer of an instance and the embeddings that it is tied to."""
+    return lambda features: net.mlm_layer(features, net.token_emb.word_embeddings.weight)[..., :codes]
+
+
+def is_plain(layer: object) -> TypeGuard[nn.Linear]:
+    """Whether a layer is torch's linear one and nothing else: others (LoRA, quantized) are called as modules."""
+    return type(layer) is nn.Linear and layer.bias is not None and not layer._forward_hooks
+
+
+def width_block(width: int) -> dict[str, int]:
+    """How a Triton program takes a row of `width` numbers."""
+    block = 1 << (width - 1).bit_length()
+    return {"BLOCK": block, "num_warps": max(1, min(8, block // 256))}

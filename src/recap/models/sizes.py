@@ -1,17 +1,51 @@
-"""Sizes of a plain stack, for families of one's own."""
+"""Sizes of a plain stack, for families of one's own, and checks of sizes that say what to change."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from recap.core.cache import CacheLayout, StackLayout
 from recap.core.costs import block_flops, block_values, logit_bytes
 from recap.core.schedule import Schedule, Step
-from recap.models.checks import check_depth, check_positive
+
+
+def check_positive(config: object, names: Iterable[str]) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} is {value!r}; it must be a positive integer")
+
+
+def check_depth(*depths: int) -> None:
+    """A file that asks for a million layers is damaged, or means harm."""
+    for depth in depths:
+        if not isinstance(depth, int) or not 0 <= depth <= 512:
+            raise ValueError(f"a stack has {depth!r} layers; expected an integer from 0 to 512")
+
+
+def check_width(width: int, heads: int) -> None:
+    if width < 1 or heads < 1 or width % heads:
+        raise ValueError(f"width {width} does not divide into {heads} heads; width must be a multiple of heads")
+
+
+class IdCosts:
+    """What drawing ids costs: logits over the codebook by a head of one hidden layer, for every masked row."""
+
+    __slots__ = ()
+    draws_candidates = True
+    width: int
+    codes: int
+
+    def draw_flops(self, tokens: int, head_steps: int) -> int:
+        return tokens * (2 * self.width**2 + 2 * self.width * self.codes)
+
+    def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, cuda: bool) -> int:
+        return logit_bytes(drawn, self.codes, rows, itemsize)
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(IdCosts):
     """What the loop, the cache and the cost formulas ask of a stack of blocks over ids.
 
     Ids from 0 to `codes` - 1 may be drawn; `mask_id` stands where none is known yet. `prefix` rows come before the
@@ -30,8 +64,6 @@ class Sizes:
         check_positive(self, ("num_tokens", "codes", "width"))
         check_depth(self.depth)
 
-    draws_candidates = True
-
     @property
     def rows(self) -> int:
         """Rows of the cache."""
@@ -49,9 +81,6 @@ class Sizes:
     @property
     def full_values(self) -> int:
         return block_values(self.width, self.rows)
-
-    def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, ahead: int) -> int:
-        return logit_bytes(drawn, self.codes, rows, itemsize)
 
     def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
         return CacheLayout((StackLayout("blocks", self.depth, self.rows, self.width),))

@@ -4,13 +4,14 @@ Attribute names are those of the official checkpoint, so its `model` dict loads 
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.tokenizers.images import check_images, check_square, to_grid, to_sequence
-from recap.tokenizers.layers import NormSiLU, Upsample, check_sizes
+from recap.tokenizers.layers import NormSiLU, Upsample, check_sizes, depth, level_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +19,7 @@ class KLVAEConfig:
     """Sizes of a KL autoencoder; the defaults are those of KL-16."""
 
     channels: int = 128
-    multipliers: tuple[int, ...] = (
-        1,
-        1,
-        2,
-        2,
-        4,
-    )  # width of each level over `channels`, full resolution first
+    multipliers: tuple[int, ...] = (1, 1, 2, 2, 4)  # widths of levels over `channels`, full resolution first
     latent_channels: int = 16
     encoder_blocks: int = 2  # residual blocks in each level
     decoder_blocks: int = 3
@@ -52,6 +47,16 @@ class KLVAEConfig:
     def widths(self) -> list[int]:
         """Channels of each level, full resolution first."""
         return [self.channels * multiplier for multiplier in self.multipliers]
+
+
+def infer(tensors: Mapping[str, Tensor], heads: int | None = None) -> KLVAEConfig:
+    """The sizes of an official state dict."""
+    return KLVAEConfig(
+        **level_sizes(tensors),
+        latent_channels=tensors["post_quant_conv.weight"].shape[0],
+        encoder_blocks=depth(tensors, r"encoder\.down\.0\.block"),
+        decoder_blocks=depth(tensors, r"decoder\.up\.0\.block"),
+    )
 
 
 class KLVAE(nn.Module):

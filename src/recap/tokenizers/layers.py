@@ -1,8 +1,15 @@
-"""What both tokenizers are built of: norm and activation, the upsampling layer, and the checks of their sizes."""
+"""What both tokenizers are built of: norm and activation, the upsampling layer, and their sizes."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+GROUPS = 32  # of norms: a state dict does not say, but both published tokenizers agree
 
 
 def check_sizes(channels: int, multipliers: tuple[int, ...], groups: int, **counts: int) -> None:
@@ -18,6 +25,30 @@ def check_sizes(channels: int, multipliers: tuple[int, ...], groups: int, **coun
                 f"a level has {channels} * {multiplier} = {channels * multiplier} channels, "
                 f"which {groups} groups do not divide; change channels, multipliers or groups"
             )
+
+
+def depth(tensors: Mapping[str, Tensor], stack: str) -> int:
+    """How many layers a stack has in a state dict; `stack` is a regular expression for its name."""
+    found = {int(m[1]) for key in tensors if (m := re.match(rf"{stack}\.(\d+)\.", key))}
+    return max(found, default=-1) + 1
+
+
+def level_sizes(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Channels, multipliers and groups of a tokenizer in a state dict."""
+    channels = tensors["encoder.conv_in.weight"].shape[0]
+    if channels % GROUPS:
+        raise ValueError(
+            f"the tokenizer in the file has {channels} channels, which the {GROUPS} norm groups of the published "
+            f"ones do not divide, and a file does not say how many it has; build the network and load it by hand"
+        )
+    levels = range(depth(tensors, r"encoder\.down"))
+    widths = [tensors[f"encoder.down.{i}.block.0.conv1.weight"].shape[0] for i in levels]
+    return {"channels": channels, "multipliers": tuple(width // channels for width in widths), "groups": GROUPS}
+
+
+def tiny_tokenizer(config: Any) -> Any:
+    """The same tokenizer, small."""
+    return replace(config, channels=16, groups=8, multipliers=(1, 1, 2))
 
 
 class NormSiLU(nn.GroupNorm):

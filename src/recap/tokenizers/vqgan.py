@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.tokenizers.images import check_images, check_square, to_grid, to_sequence
-from recap.tokenizers.layers import NormSiLU, Upsample, check_sizes
+from recap.tokenizers.layers import NormSiLU, Upsample, check_sizes, depth, level_sizes
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -24,13 +24,7 @@ class VQGANConfig:
     """Sizes of a VQGAN; the defaults are those of MaskGIT's tokenizer with 16-pixel tokens."""
 
     channels: int = 128
-    multipliers: tuple[int, ...] = (
-        1,
-        1,
-        2,
-        2,
-        4,
-    )  # width of each level over `channels`, full resolution first
+    multipliers: tuple[int, ...] = (1, 1, 2, 2, 4)  # widths of levels over `channels`, full resolution first
     blocks: int = 2  # residual blocks in each level
     latent_channels: int = 256
     codes: int = 1024
@@ -55,6 +49,13 @@ class VQGANConfig:
     def widths(self) -> list[int]:
         """Channels of each level, full resolution first."""
         return [self.channels * multiplier for multiplier in self.multipliers]
+
+
+def infer(tensors: Mapping[str, Tensor], heads: int | None = None) -> VQGANConfig:
+    """The sizes of an official state dict."""
+    codes, latent = tensors["quantize.embedding.weight"].shape
+    blocks = depth(tensors, r"encoder\.down\.0\.block")
+    return VQGANConfig(**level_sizes(tensors), blocks=blocks, latent_channels=latent, codes=codes)
 
 
 class VQGAN(nn.Module):

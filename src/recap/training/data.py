@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recap.evaluation.images import offsets_fit
-from recap.images import open_picture
-from recap.limits import read_arrays
+from recap.checkpoints.safe_files import read_arrays
+from recap.view.images import offsets_fit, open_picture
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recap.models.layers import Block
 from recap.models.mage import MAGE
 from recap.models.mar import MAR
+from recap.models.mar.denoiser import Denoiser
 from recap.models.mar.diffusion import TRAINED_STEPS, updates
 from recap.models.maskgit import MaskGIT
 from recap.tokenizers import KLVAE, VQGAN
 from recap.tokenizers.images import to_sequence
 from recap.training.data import Photos
-from recap.training.masking import cosine_ratio, first_masked, random_order, truncated_normal_ratio
+from recap.training.masking import Ratio, first_masked, masked_ratio, random_order
+from recap.training.tokenizers import posterior
+
+SMOOTHING = 0.05  # of labels, where ids are predicted
+LABEL_DROP = 0.1  # share of images whose label is hidden
+N = TypeVar("N", bound=nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +52,8 @@ def tokenized(tokenizer: KLVAE | VQGAN, photos: Photos, batch: int = 128) -> Tok
             if isinstance(tokenizer, VQGAN):
                 sides.append(tokenizer.encode(view).to(torch.int32))
             else:
-                mean, logvar = tokenizer.moments(view).float().chunk(2, dim=1)
-                both = torch.cat([mean, (0.5 * logvar.clamp(-30, 20)).exp()], dim=1)
+                mean, logvar = posterior(tokenizer, view)
+                both = torch.cat([mean, (0.5 * logvar).exp()], dim=1)
                 sides.append(to_sequence(both).mul(tokenizer.config.latent_scale).half())
         parts.append(torch.stack(sides, dim=1))
     return Tokens(torch.cat(parts), photos.labels)
@@ -69,74 +77,68 @@ def initialise(net: nn.Module, generator: torch.Generator) -> nn.Module:
     return net
 
 
-class IdsObjective:
-    """Masked-token cross-entropy with label smoothing, for MaskGIT and MAGE."""
+def compile_parts(net: nn.Module) -> None:
+    """Compile the modules that repeat, each for the few shapes that it meets."""
+    for name, module in net.named_modules():
+        if name.startswith("encoder_blocks"):
+            continue  # MAR's encoder sees another length in every batch
+        if isinstance(module, Block | Denoiser):
+            module.compile(dynamic=False)
 
-    def __init__(
-        self,
-        net: MaskGIT | MAGE,
-        data: Tokens,
-        batch: int,
-        smoothing: float = 0.05,
-        label_drop: float = 0.1,
-        ratio: tuple[float, float, float, float] | None = None,
-    ) -> None:
-        """`ratio` is mean, deviation, low and high of the masked share (MAGE's form); None is MaskGIT's cosine."""
-        self.net, self.data, self.batch = net, data, batch
-        self.smoothing, self.label_drop, self.ratio = smoothing, label_drop, ratio
+
+class MaskedObjective(Generic[N]):
+    """What the objectives of the families share: a network, its data, and how much of it is masked."""
+
+    def __init__(self, net: N, data: Tokens, batch: int, ratio: Ratio | None = None) -> None:
+        """`ratio` is the distribution of the masked share; None is MaskGIT's cosine."""
+        self.net, self.data, self.batch, self.ratio = net, data, batch, ratio
         self.nets: dict[str, nn.Module] = {"loss": net}
 
     def state(self) -> dict[str, Tensor]:
         return {}
 
-    def begin(self, step: int, share: float) -> bool:
+    def begin(self, step: int, share: float) -> bool | None:
         return True  # every step is like the others
+
+    def dropped(self, *shape: int, generator: torch.Generator) -> Tensor:
+        """Which images go without their label, for guidance."""
+        return torch.rand(*shape, generator=generator, device=generator.device) < LABEL_DROP
+
+
+class IdsObjective(MaskedObjective[MaskGIT | MAGE]):
+    """Masked-token cross-entropy with label smoothing, for MaskGIT and MAGE."""
 
     def losses(
         self, step: int, share: float, generator: torch.Generator
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         ids, labels = self.data.batch(self.batch, generator)
         ids, device = ids.long(), ids.device
-        if self.ratio is None:
-            ratios = cosine_ratio(len(ids), generator, device)
-        else:
-            ratios = truncated_normal_ratio(len(ids), generator, device, *self.ratio)
+        ratios = masked_ratio(self.ratio, len(ids), generator, device)
         masked = first_masked(random_order(len(ids), ids.shape[1], generator, device), ratios)
         seen = ids.masked_fill(masked, self.net.config.mask_id)
         if isinstance(self.net, MaskGIT):
-            dropped = torch.rand(len(ids), generator=generator, device=device) < self.label_drop
+            dropped = self.dropped(len(ids), generator=generator)
             logits = self.net(seen, torch.where(dropped, self.net.config.null_class, labels))
         else:
             logits = self.net(seen)
-        loss = F.cross_entropy(
-            logits.float().flatten(0, 1), ids.flatten(), label_smoothing=self.smoothing, reduction="none"
-        )
+        flat = logits.float().flatten(0, 1)
+        loss = F.cross_entropy(flat, ids.flatten(), label_smoothing=SMOOTHING, reduction="none")
         weight = masked.flatten().float()
         right = (logits.argmax(-1) == ids).flatten().float()
         return {"loss": (loss * weight).sum() / weight.sum()}, {"accuracy": (right * weight).sum() / weight.sum()}
 
 
-class LatentsObjective:
+class LatentsObjective(MaskedObjective[MAR]):
     """MAR's diffusion loss: predicted noise, and the learned variance by its bound."""
 
-    def __init__(
-        self,
-        net: MAR,
-        data: Tokens,
-        batch: int,
-        label_drop: float = 0.1,
-        ratio: tuple[float, float, float, float] = (1.0, 0.25, 0.7, 1.0),
-        repeats: int = 2,
-    ) -> None:
-        self.net, self.data, self.batch = net, data, batch
-        self.label_drop, self.ratio, self.repeats = label_drop, ratio, repeats
-        self.nets: dict[str, nn.Module] = {"loss": net}
+    ratio: Ratio
+    repeats = 2  # of every token, with noise of its own
+
+    def __init__(self, net: MAR, data: Tokens, batch: int, ratio: Ratio = (1.0, 0.25, 0.7, 1.0)) -> None:
+        super().__init__(net, data, batch, ratio)
         table = list(reversed(updates(TRAINED_STEPS)))
         columns = [[1 / u.a, u.b / u.a, u.a, u.b, u.c, u.d, u.log_high, u.log_low] for u in table]
         self.table = torch.tensor(columns, device=data.values.device)  # (1000, 8)
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
 
     def begin(self, step: int, share: float) -> None:
         return None  # the encoder sees another number of tokens every time
@@ -150,11 +152,11 @@ class LatentsObjective:
         tokens = mean + deviation * torch.randn(mean.shape, generator=generator, device=device)  # (B, N, C)
         # one share for the whole batch, as in the paper: every image then has as many visible tokens
         host = torch.Generator().manual_seed(generator.initial_seed())  # read where shapes are decided
-        rate = float(truncated_normal_ratio(1, host, torch.device("cpu"), *self.ratio))
+        rate = float(masked_ratio(self.ratio, 1, host, torch.device("cpu")))
         order = random_order(len(tokens), config.num_tokens, generator, device)
         masked = first_masked(order, torch.full((len(tokens),), rate, device=device))
         hidden = min(config.num_tokens, max(1, math.ceil(rate * config.num_tokens)))
-        dropped = torch.rand(len(tokens), 1, generator=generator, device=device) < self.label_drop
+        dropped = self.dropped(len(tokens), 1, generator=generator)
         condition = torch.where(dropped, self.net.fake_latent, self.net.class_emb(labels))
         features = self.net(tokens, masked, condition, hidden)
         # as many rows whatever the share: those that the smallest one masks, a random choice of all masked ones

@@ -11,12 +11,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
-from recap.checkpoints.pickles import read_pickle
+from recap.checkpoints.safe_files import read_pickle
 from recap.core.noise import image_seed
-from recap.files import written_whole
+from recap.models.registry import build
+from recap.runs.files import atomic_write
 from recap.training.muon import Muon
+from recap.view.progress import tqdm
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Objective(Protocol):
         ...
 
 
-Work = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, list[Tensor | None]]]  # losses, figures, gradients
+StepResult = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, list[Tensor | None]]]  # losses, figures, gradients
 
 WARM_UP = 3  # steps that compile, plan and allocate before a graph is captured
 
@@ -90,7 +91,7 @@ class Trainer:
         self.objective, self.recipe, self.device = objective, recipe, torch.device(device)
         if graphs and self.device.type != "cuda":
             raise ValueError(f"graphs replay CUDA kernels but the device is {self.device}; leave graphs off")
-        self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Work]] | None = {} if graphs else None
+        self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, StepResult]] | None = {} if graphs else None
         self.visits: dict[Hashable, int] = {}
         self.generator = torch.Generator(self.device)
         self.optimizers = {name: _optimizers(net, recipe, self.device) for name, net in objective.nets.items()}
@@ -112,9 +113,7 @@ class Trainer:
                 shown = {key: float(value) for key, value in figures.items()}
                 speed = seen / (time.perf_counter() - since)
                 if not all(map(math.isfinite, shown.values())):
-                    raise FloatingPointError(
-                        f"step {self.step}: the loss is no number ({shown}); lower the learning rate"
-                    )
+                    raise FloatingPointError(f"step {self.step}: {shown} has NaN or inf; lower the learning rate")
                 self.log.append({"step": self.step, "images_per_second": speed, **shown})
                 bar.set_postfix({key: f"{value:.4g}" for key, value in shown.items()} | {"img/s": f"{speed:.0f}"})
                 seen, since = 0, time.perf_counter()
@@ -124,7 +123,7 @@ class Trainer:
         recipe = self.recipe
         branch = self.objective.begin(self.step, self.step / recipe.steps)
         self.generator.manual_seed(image_seed(recipe.seed, self.step))
-        losses, figures, grads = self._work() if self.graphs is None or branch is None else self._replayed(branch)
+        losses, figures, grads = self._result() if self.graphs is None or branch is None else self._replayed(branch)
         parameters = self._parameters()
         for name in grads:
             for parameter, grad in zip(parameters[name], grads[name], strict=True):
@@ -144,7 +143,7 @@ class Trainer:
         nets = self.objective.nets.items()
         return {name: [p for p in net.parameters() if p.requires_grad] for name, net in nets}
 
-    def _work(self) -> Work:
+    def _result(self) -> StepResult:
         """Losses, figures and gradients of this step."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
             losses, figures = self.objective.losses(self.step, self.step / self.recipe.steps, self.generator)
@@ -160,7 +159,7 @@ class Trainer:
             ]
         return {name: loss.detach() for name, loss in losses.items()}, figures, found
 
-    def _replayed(self, branch: Hashable) -> Work:
+    def _replayed(self, branch: Hashable) -> StepResult:
         """The same from a graph, which is captured after a few plain steps of this kind."""
         assert self.graphs is not None
         self.visits[branch] = self.visits.get(branch, 0) + 1
@@ -169,14 +168,14 @@ class Trainer:
             side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(side):
-                work = self._work()
+                work = self._result()
             torch.cuda.current_stream(self.device).wait_stream(side)
             return work
         if branch not in self.graphs:
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self.generator)
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                work = self._work()
+                work = self._result()
             self.graphs[branch] = graph, work
         graph, work = self.graphs[branch]
         graph.replay()
@@ -191,6 +190,12 @@ class Trainer:
         for key in current.keys() - set(keys):
             self.average[key].copy_(current[key])
 
+    def product(self) -> nn.Module:
+        """The network with its averaged weights."""
+        net = build(self.net.config).to(self.device)  # type: ignore[arg-type]
+        net.load_state_dict(self.average)
+        return net.eval()
+
     def save(self, path: str | Path) -> None:
         """Everything that is needed to go on, written so that no half file is ever left."""
         content = {
@@ -202,7 +207,7 @@ class Trainer:
             "extra": self.objective.state(),
             "log": self.log,
         }
-        with written_whole(path) as file:
+        with atomic_write(path) as file:
             torch.save(content, file)
 
     def resume(self, path: str | Path) -> None:
@@ -252,3 +257,25 @@ def _optimizers(net: nn.Module, recipe: Recipe, device: torch.device) -> list[to
     if inner:
         optimizers.append(Muon(inner, lr=recipe.lr, weight_decay=recipe.weight_decay))
     return optimizers
+
+
+def steps_in(minutes: float, trial: Trainer, sample: int = 20) -> int:
+    """How many steps fit, by the speed of a few that are thrown away; the first are warm-up."""
+    if minutes <= 0:
+        raise ValueError(f"--minutes is {minutes}; it must be positive")
+    for _ in range(sample // 2):
+        trial.one_step()
+    float(next(iter(trial.average.values())).sum())  # waits for the device
+    began = time.perf_counter()
+    for _ in range(sample):
+        trial.one_step()
+    float(next(iter(trial.average.values())).sum())
+    return max(1, int(60 * minutes * sample / (time.perf_counter() - began)))
+
+
+def saved_steps(path: Path) -> int:
+    """The length of a run that was begun."""
+    try:
+        return int(read_pickle(path)["recipe"]["steps"])
+    except Exception as error:  # whatever a damaged file makes of it
+        raise ValueError(f"{path} holds no state of a training ({error}); remove it to start anew") from error

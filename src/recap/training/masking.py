@@ -7,6 +7,15 @@ import math
 import torch
 from torch import Tensor
 
+Ratio = tuple[float, float, float, float]  # mean, deviation, low and high of a truncated normal
+
+
+def masked_ratio(ratio: Ratio | None, n: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """The masked share of each of `n` images: a truncated normal, or MaskGIT's cosine for None."""
+    if ratio is None:
+        return cosine_ratio(n, generator, device)
+    return truncated_normal_ratio(n, generator, device, *ratio)
+
 
 def cosine_ratio(n: int, generator: torch.Generator, device: torch.device) -> Tensor:
     """MaskGIT: cos(pi/2 u), u uniform, one ratio for each image."""

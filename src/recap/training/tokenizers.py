@@ -47,6 +47,12 @@ def initialise_layers(net: N, generator: torch.Generator) -> N:
     return net
 
 
+def posterior(net: KLVAE, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and log-variance (B, C, h, w) of the latents of images."""
+    mean, logvar = net.moments(images).float().chunk(2, dim=1)
+    return mean, logvar.clamp(-30, 20)
+
+
 class TokenizerObjective:
     """Losses of a tokenizer, and of the critic if one joins after `critic_from` of the run."""
 
@@ -168,8 +174,7 @@ class TokenizerObjective:
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         assert isinstance(self.net, KLVAE)
         with torch.set_grad_enabled(not self.decoder_only):
-            mean, logvar = self.net.moments(images).float().chunk(2, dim=1)  # (B, C, h, w) each
-        logvar = logvar.clamp(-30, 20)
+            mean, logvar = posterior(self.net, images)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device)
         spread = torch.hypot((0.5 * logvar).exp(), self.noise * mean.detach().std())
         drawn = self.net.decode_latent(mean + spread * noise)

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from recap.checkpoints.folder import CONFIG, read_config
-from recap.models.zoo import FAMILIES, SIZES, size_name
+from recap.models.registry import FAMILIES, SIZES, size_name
 
 HOME = Path(__file__).parent
 FIRST = ("flowers-maskgit", "flowers-mar", "flowers-mage")  # the order in which a default is looked for

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recap.core.cache import CacheLayout, StackLayout
-from recap.core.costs import block_flops, block_values, logit_bytes
-from recap.core.schedule import Schedule, Step
-from recap.models.checks import check_depth, check_positive, check_width
+from recap.core.costs import block_flops, block_values
+from recap.core.schedule import Schedule
+from recap.models.sizes import IdCosts, check_depth, check_positive, check_width
 from recap.tokenizers.vqgan import VQGANConfig
 
 
 @dataclass(frozen=True, slots=True)
-class MAGEConfig:
+class MAGEConfig(IdCosts):
     """An unconditional MAGE network; the defaults are ViT-B.
 
     The vocabulary is the codebook, `class_slots` that training never used, and the mask. `patch` sizes
@@ -42,8 +42,6 @@ class MAGEConfig:
                 f"fake_class is {self.fake_class}; it must be one of the class slots {self.codes}..{self.mask_id - 1}"
             )
 
-    draws_candidates = True
-
     @property
     def words(self) -> int:
         return self.codes + self.class_slots + 1
@@ -61,15 +59,9 @@ class MAGEConfig:
         depth, length = self.encoder_depth + self.decoder_depth, 1 + self.num_tokens
         return depth * block_flops(self.width, rows, length) + 2 * self.width**2 * (decoded - context)
 
-    def draw_flops(self, tokens: int, head_steps: int) -> int:
-        return tokens * (2 * self.width**2 + 2 * self.width * self.codes)
-
     @property
     def full_values(self) -> int:
         return block_values(self.width, 1 + self.num_tokens)
-
-    def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, ahead: int) -> int:
-        return logit_bytes(drawn, self.codes, rows, itemsize)
 
     def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
         rows = 1 + self.num_tokens

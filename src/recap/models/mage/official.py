@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from recap.models.find import find
+from recap.models.family import Tensors, find, known_heads
 from recap.models.mage.config import MAGEConfig
+from recap.tokenizers import vqgan
+from recap.tokenizers.layers import depth
+
+SIZES = {
+    "mage-base": MAGEConfig(),
+    "mage-large": MAGEConfig(1024, 24, 8, heads=16, decoder_heads=16),
+}
 
 NEEDS = (
     "token_emb.word_embeddings.num_embeddings",
@@ -64,11 +70,6 @@ def sizes_of(net: nn.Module) -> MAGEConfig:
     )
 
 
-def logits_of(net: Any, codes: int) -> Callable[[Tensor], Tensor]:
-    """The codebook's logits, by the layer of an instance and the words that it is tied to."""
-    return lambda features: net.mlm_layer(features, net.token_emb.word_embeddings.weight)[..., :codes]
-
-
 def plain_forward(net: Any, ids: Tensor, config: MAGEConfig) -> Tensor:
     """What the authors evaluate in a step of generation, by their own parts (B, N, V); no token is dropped."""
     ids = torch.cat([torch.full_like(ids[:, :1], config.fake_class), ids], dim=1)
@@ -77,3 +78,22 @@ def plain_forward(net: Any, ids: Tensor, config: MAGEConfig) -> Tensor:
         x = block(x)
     masked = (ids == config.mask_id).to(x.dtype)
     return net.forward_decoder(net.norm(x), torch.zeros_like(masked), masked)[:, 1:, : config.codes]
+
+
+def infer(tensors: Tensors, heads: int | None = None) -> MAGEConfig:
+    """The sizes of a state dict."""
+    words, width = tensors["token_emb.word_embeddings.weight"].shape
+    inner = {key.removeprefix("vqgan."): t for key, t in tensors.items() if key.startswith("vqgan.")}
+    codes = inner["quantize.embedding.weight"].shape[0] if inner else 1024
+    return MAGEConfig(
+        width=width,
+        encoder_depth=depth(tensors, "blocks"),
+        decoder_depth=depth(tensors, "decoder_blocks"),
+        heads=known_heads(SIZES, width, heads),
+        decoder_heads=heads or 16,
+        num_tokens=tensors["decoder_pos_embed_learned"].shape[1] - 1,
+        codes=codes,
+        class_slots=words - codes - 1,
+        patch=tensors["patch_embed.proj.weight"].shape[-1] if "patch_embed.proj.weight" in tensors else 0,
+        vqgan=vqgan.infer(inner) if inner else None,
+    )

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from recap.core.attention import evaluate_stack
-from recap.core.cache import CacheLayout, ContextCache, Rows
+from recap.core.cache import ContextCache, Rows
 from recap.core.canvas import Canvas
-from recap.core.schedule import Schedule
-from recap.models.adapter import Adapter
+from recap.core.noise import Noise
+from recap.models.adapter import TwoStackAdapter
+from recap.models.described import view_blocks
+from recap.models.mar.denoiser import Denoiser
 from recap.models.mar.diffusion import DiffusionHead
 from recap.models.mar.net import MAR
 from recap.models.mar.official import sizes_of
-from recap.models.views import view_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,14 @@ class Prepared:
     diffusion_pos: Tensor  # (B, N, D)
 
 
-class MARAdapter(Adapter):
+class MARAdapter(TwoStackAdapter):
     """Full and local evaluations of a MAR network, ours or the authors' own, which it borrows and never changes.
 
     The order is known before the first step, so every context, target set and sub-step is a slice. The
     encoder sees known tokens only: a local evaluation appends the tokens decoded in its group to it.
     """
+
+    head: DiffusionHead
 
     def __init__(self, net: Any, *, refresh_prefix: bool = False) -> None:
         super().__init__(net, refresh_prefix=refresh_prefix)
@@ -44,10 +47,6 @@ class MARAdapter(Adapter):
         self.encoder_blocks = view_blocks(self.net.encoder_blocks, "encoder_blocks", width, "MAR")
         self.decoder_blocks = view_blocks(self.net.decoder_blocks, "decoder_blocks", width, "MAR")
         self.head = DiffusionHead(self.net.diffloss.net, self.config.channels, self.config.token_bound)
-
-    def single_layer(self) -> Self:
-        # its first decoder layer
-        return self.replace(encoder_blocks=[], decoder_blocks=self.decoder_blocks[:1])
 
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
         self.check_mode()
@@ -65,8 +64,15 @@ class MARAdapter(Adapter):
             ),
         )
 
-    def prediction(self, features: Tensor) -> Tensor:
-        return features
+    def head_pairs(self, features: Tensor, noise: Noise) -> Iterator[tuple[Tensor, Tensor]]:
+        net = self.head.net
+        if features.dtype != torch.float32 and not isinstance(net, Denoiser):
+            return  # the authors' own forward is for float32
+        x = noise.normal(features.shape[1], self.head.channels).to(features.dtype)
+        for timestep in (0, 500, 999):
+            times = torch.full((x.shape[0] * x.shape[1],), timestep, device=x.device)
+            ours = self.head.predict_at(x, features, timestep).flatten(0, 1)
+            yield ours, net(x.flatten(0, 1), times, features.flatten(0, 1))
 
     def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
         condition = self._condition(labels, canvas.order, canvas.branches)
@@ -77,14 +83,10 @@ class MARAdapter(Adapter):
         mask = masked.to(self.dtype)  # the authors' own halves, as they wrote them
         return self.net.forward_mae_decoder(self.net.forward_mae_encoder(tokens, mask, condition), mask)
 
-    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
-        layout = self.config.cache_layout(schedule)
-        return self.cut(layout, encoder=len(self.encoder_blocks), decoder=len(self.decoder_blocks))
-
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
         p = self.config.buffer
         x = torch.cat([self._prefix(canvas), self._known(canvas, slice(0, canvas.decoded))], dim=1)  # (GB, P + c, D)
-        x = self._encode(x, cache, Rows.all(p + canvas.decoded))
+        x = self.encode(x, cache, Rows.all(p + canvas.decoded), self.net.encoder_norm)
         y = self.net.decoder_embed(x)
         y = torch.cat(
             [
@@ -93,7 +95,9 @@ class MARAdapter(Adapter):
             ],
             dim=1,
         )  # (GB, P + N, D)
-        y = self._decode(y, cache, Rows.all(p + canvas.size), slice(p + wanted.start, p + wanted.stop))
+        y = self.decode(
+            y, cache, Rows.all(p + canvas.size), self.net.decoder_norm, slice(p + wanted.start, p + wanted.stop)
+        )
         return self._features(canvas, y, wanted)
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
@@ -103,7 +107,7 @@ class MARAdapter(Adapter):
         if self.refresh_prefix:
             x = torch.cat([self._prefix(canvas), x], dim=1)
         if x.shape[1]:
-            x = self._encode(x, cache, self.target(canvas, arrived, p, p + canvas.decoded))
+            x = self.encode(x, cache, self.target(canvas, arrived, p, p + canvas.decoded), self.net.encoder_norm)
         y = self.net.decoder_embed(x)
         prefix = p if self.refresh_prefix else 0
         z = self._decoder_input(canvas, y[:, prefix:], rows)  # (GB, M, D)
@@ -111,7 +115,7 @@ class MARAdapter(Adapter):
             z = torch.cat([y[:, :p] + self.net.decoder_pos_embed_learned[:, :p], z], dim=1)
         first = prefix - rows.start
         only = slice(first + wanted.start, first + wanted.stop)
-        z = self._decode(z, cache, self.target(canvas, rows, p, p + canvas.size), only)
+        z = self.decode(z, cache, self.target(canvas, rows, p, p + canvas.size), self.net.decoder_norm, only)
         return self._features(canvas, z, wanted)
 
     def _condition(self, labels: Tensor | None, order: Tensor, branches: int) -> Tensor:
@@ -134,14 +138,6 @@ class MARAdapter(Adapter):
         positions = canvas.condition.decoder_pos[:, rows].repeat(canvas.branches, 1, 1)  # (GB, n, D)
         n = known.shape[1]
         return torch.cat([known + positions[:, :n], self.net.mask_token + positions[:, n:]], dim=1)
-
-    def _encode(self, x: Tensor, cache: ContextCache | None, rows: Rows) -> Tensor:
-        layers = self.layers(self.encoder_blocks, cache, "encoder", len(x))
-        return evaluate_stack(layers, x, rows, self.net.encoder_norm, ops=self.ops)
-
-    def _decode(self, x: Tensor, cache: ContextCache | None, rows: Rows, only: slice) -> Tensor:
-        layers = self.layers(self.decoder_blocks, cache, "decoder", len(x))
-        return evaluate_stack(layers, x, rows, self.net.decoder_norm, only=only, ops=self.ops)
 
     def _features(self, canvas: Canvas, x: Tensor, wanted: slice) -> Tensor:
         positions = canvas.condition.diffusion_pos[:, wanted].repeat(canvas.branches, 1, 1)

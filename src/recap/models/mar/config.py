@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from recap.core.cache import CacheLayout, StackLayout
 from recap.core.costs import block_flops, block_values
 from recap.core.schedule import Schedule, Step
-from recap.models.checks import check_depth, check_positive, check_width
+from recap.models.mar.diffusion import AHEAD
+from recap.models.sizes import check_depth, check_positive, check_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,12 @@ class MARConfig:
         # beside the blocks, where the positions of three parts lie
         return block_values(self.width, self.buffer + self.num_tokens) + 3 * self.width * self.num_tokens
 
-    def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, ahead: int) -> int:
+    def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, cuda: bool) -> int:
         images, branches = rows
         noise = 4 * images * step.head_steps * drawn * self.channels
         vector = itemsize * branches * drawn * self.head_width
         at_once = 3 * (self.head_depth + 1) * vector  # the modulation of one step
-        steps = min(step.head_steps, max(1, ahead // at_once))
+        steps = min(step.head_steps, max(1, AHEAD[cuda] // at_once))
         return noise + steps * at_once + (2 * steps + 6) * vector
 
     def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:

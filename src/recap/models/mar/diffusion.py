@@ -27,7 +27,7 @@ QUIET_FROM = 980  # the first of these steps for solvers without noise
 class Update:
     """The numbers of one reverse step: x0 = a x - b eps, mean = c x0 + d x, and the range of log-variances.
 
-    Solvers without noise have none, and may lean on the step before: x0 + lean (x0 - its x0) takes the place of x0.
+    Solvers without noise have none of the latter.
     """
 
     timestep: int
@@ -37,7 +37,6 @@ class Update:
     d: float
     log_high: float = 0.0
     log_low: float = 0.0
-    lean: float = 0.0
 
 
 @lru_cache(maxsize=1)
@@ -60,7 +59,7 @@ def updates(steps: int, solver: str = "ancestral") -> tuple[Update, ...]:
     if not 2 <= steps <= TRAINED_STEPS:
         raise ValueError(f"the diffusion head was asked for {steps} steps; it needs 2 to {TRAINED_STEPS}")
     if solver != "ancestral":
-        return _without_noise(steps, lean=solver == "dpm")
+        return _without_noise(steps)
     products = signals()
     kept = [round(i * (TRAINED_STEPS - 1) / (steps - 1)) for i in range(steps)]
     table, before, log_low = [], 1.0, 0.0
@@ -87,19 +86,18 @@ def updates(steps: int, solver: str = "ancestral") -> tuple[Update, ...]:
     return tuple(reversed(table))
 
 
-def _without_noise(steps: int, lean: bool) -> tuple[Update, ...]:
-    """DDIM, or DPM-Solver++ of second order: the same line to the next point, drawn through two predictions.
+def _without_noise(steps: int) -> tuple[Update, ...]:
+    """DDIM: the line to the next point, which begins a little below full noise.
 
-    They begin a little below full noise, where predictions are not yet divided by nothing.
+    There predictions are not yet divided by nothing.
     """
     products = signals()
     least = TRAINED_STEPS / (2 * steps)  # the way from there to no noise is short
     kept = [round(least + i * (QUIET_FROM - least) / (steps - 1)) for i in range(steps)]
-    table, before = [], None
+    table = []
     for i in reversed(range(steps)):
         now, after = products[kept[i]], products[kept[i - 1]] if i else 1.0
         ratio = math.sqrt((1 - after) / (1 - now))
-        width = None if not i else math.log(after / (1 - after)) - math.log(now / (1 - now))  # in log-SNR
         table.append(
             Update(
                 timestep=kept[i],
@@ -107,10 +105,8 @@ def _without_noise(steps: int, lean: bool) -> tuple[Update, ...]:
                 b=math.sqrt(1 / now - 1),
                 c=math.sqrt(after) - ratio * math.sqrt(now),
                 d=ratio,
-                lean=width / (2 * before) if lean and before is not None and width is not None else 0.0,
             )
         )
-        before = width
     return tuple(table)
 
 
@@ -139,7 +135,7 @@ class DiffusionHead:
     def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
         random = self.noise(step, features.shape[1], noise)
         table = updates(step.head_steps, step.solver)
-        return Draw(self.denoise(features, random, branches, step.guidance, step.token_temperature, table))
+        return Draw(self.denoise(features, random, branches, step.guidance, step.temperature, table))
 
     def noise(self, step: Step, tokens: int, noise: Noise) -> Tensor:
         """All that a draw needs (B, S, n, C): the beginning alone for solvers without noise."""
@@ -163,27 +159,27 @@ class DiffusionHead:
         times = self.embed_times(self._timesteps(table, features.device), features.dtype)
         condition = self.net.cond_embed(features)  # (branches * B, n, w), constant over the steps
         x = random[:, 0]
-        last = torch.zeros_like(x)
-        for q, (update, changes) in enumerate(zip(table, self._changes(times, condition), strict=True), start=1):
+        for q, (update, modulation) in enumerate(
+            zip(table, self._modulation(times, condition), strict=True), start=1
+        ):
             noisy = x.to(features.dtype).repeat(branches, 1, 1)
-            out = self.predict(noisy, changes).float()  # (branches * B, n, 2C)
+            out = self.predict(noisy, modulation).float()  # (branches * B, n, 2C)
             eps, v = out.chunk(2, dim=-1)
             eps, share = guided(eps, branches, scale), (v[: len(x)] + 1) / 2
             clean = update.a * x - update.b * eps
             if self.bound is not None:
                 clean = clean.clamp(-self.bound, self.bound)
-            leaned = clean + update.lean * (clean - last) if update.lean else clean
-            x, last = update.c * leaned + update.d * x, clean
+            x = update.c * clean + update.d * x
             if q < random.shape[1]:
                 log_variance = share * update.log_high + (1 - share) * update.log_low
                 x = x + torch.exp(log_variance / 2) * temperature * random[:, q]
         return x
 
-    def _changes(self, times: Tensor, condition: Tensor) -> Iterator[list[Tensor]]:
+    def _modulation(self, times: Tensor, condition: Tensor) -> Iterator[list[Tensor]]:
         """The modulation of every part of the network for each step in turn.
 
-        It hangs on time and condition and not on the token, so that of many steps is one product: the larger part of
-        the weights is read once for all of them and not once for each.
+        It depends on time and condition and not on the token, so that of many steps is one product: the larger part
+        of the weights is read once for all of them and not once for each.
         """
         ahead = max(1, AHEAD[times.is_cuda] // (3 * len(self.parts) * condition.numel() * condition.element_size()))
         for first in range(0, len(times), ahead):
@@ -191,13 +187,13 @@ class DiffusionHead:
             y = moments.view(-1, 1, 1, moments.shape[-1]) + condition  # (S', branches * B, n, w)
             yield from map(list, zip(*(part.adaLN_modulation(y) for part in self.parts), strict=True))
 
-    def predict(self, x: Tensor, changes: list[Tensor]) -> Tensor:
-        """What the network says of noisy tokens (..., C), all parts being modulated by `changes`."""
+    def predict(self, x: Tensor, modulation: list[Tensor]) -> Tensor:
+        """What the network says of noisy tokens (..., C), all parts being modulated by `modulation`."""
         h = self.net.input_proj(x)
-        for block, change in zip(self.parts[:-1], changes, strict=False):
-            shift, scale, gate = change.chunk(3, dim=-1)
+        for block, own in zip(self.parts[:-1], modulation, strict=False):
+            shift, scale, gate = own.chunk(3, dim=-1)
             h = h + gate * block.mlp(block.in_ln(h) * (1 + scale) + shift)
-        shift, scale = changes[-1].chunk(2, dim=-1)
+        shift, scale = modulation[-1].chunk(2, dim=-1)
         return self.net.final_layer.linear(self.last_norm(h) * (1 + scale) + shift)
 
     def embed_times(self, times: Tensor, dtype: torch.dtype) -> Tensor:
@@ -211,7 +207,7 @@ class DiffusionHead:
     def predict_at(self, x: Tensor, features: Tensor, timestep: int) -> Tensor:
         """What the network says of noisy tokens (B, n, C) at one of the trained steps, by its parts."""
         times = self.embed_times(torch.tensor([timestep], device=x.device), features.dtype)
-        return self.predict(x, next(self._changes(times, self.net.cond_embed(features))))
+        return self.predict(x, next(self._modulation(times, self.net.cond_embed(features))))
 
     def _timesteps(self, table: tuple[Update, ...], device: torch.device) -> Tensor:
         """The timesteps of the process on the device, brought there once and not in every draw."""

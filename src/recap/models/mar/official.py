@@ -1,4 +1,4 @@
-"""The authors' MAR class: what is asked of an instance, and its sizes."""
+"""The authors' MAR class and files: what is asked of an instance, and the sizes of both."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from typing import Any
 
 from torch import nn
 
-from recap.models.find import find
+from recap.models.family import Tensors, find, known_heads
 from recap.models.mar.config import MARConfig
+from recap.tokenizers.layers import depth
+
+SIZES = {
+    "mar-base": MARConfig(),
+    "mar-large": MARConfig(1024, 16, 16, heads=16, head_depth=8, head_width=1280),
+    "mar-huge": MARConfig(1280, 20, 20, heads=16, head_depth=12, head_width=1536),
+}
 
 NEEDS = (
     "z_proj",
@@ -58,4 +65,22 @@ def sizes_of(net: nn.Module) -> MARConfig:
         channels=part["token_embed_dim"],
         buffer=encoder[1] - tokens,
         classes=part["num_classes"],
+    )
+
+
+def infer(tensors: Tensors, heads: int | None = None) -> MARConfig:
+    """The sizes of a state dict."""
+    width, channels = tensors["z_proj.weight"].shape
+    tokens = tensors["diffusion_pos_embed_learned"].shape[1]
+    return MARConfig(
+        width=width,
+        encoder_depth=depth(tensors, "encoder_blocks"),
+        decoder_depth=depth(tensors, "decoder_blocks"),
+        heads=known_heads(SIZES, width, heads),
+        head_depth=depth(tensors, r"diffloss\.net\.res_blocks"),
+        head_width=tensors["diffloss.net.input_proj.weight"].shape[0],
+        num_tokens=tokens,
+        channels=channels,
+        buffer=tensors["encoder_pos_embed_learned"].shape[1] - tokens,
+        classes=tensors["class_emb.weight"].shape[0],
     )

@@ -13,10 +13,10 @@ from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
 from recap.core.schedule import Schedule
 from recap.models.adapter import Adapter
-from recap.models.layers import embed
+from recap.models.described import view_blocks
+from recap.models.layers import embed, logits_of
 from recap.models.maskgit.net import MaskGIT
-from recap.models.maskgit.official import logits_of, sizes_of
-from recap.models.views import view_blocks
+from recap.models.maskgit.official import sizes_of
 
 
 class MaskGITAdapter(Adapter):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recap.core.cache import CacheLayout, StackLayout
-from recap.core.costs import block_flops, block_values, logit_bytes
-from recap.core.schedule import Schedule, Step
-from recap.models.checks import check_depth, check_positive, check_width
+from recap.core.costs import block_flops, block_values
+from recap.core.schedule import Schedule
+from recap.models.sizes import IdCosts, check_depth, check_positive, check_width
 
 
 @dataclass(frozen=True, slots=True)
-class MaskGITConfig:
+class MaskGITConfig(IdCosts):
     """A U-ViT over one class token and the image's tokens; the defaults are AutoNAT-L.
 
     `depth` counts the blocks before and after the middle one, which comes on top.
@@ -31,8 +31,6 @@ class MaskGITConfig:
         if self.depth % 2:
             raise ValueError(f"depth is {self.depth}; half of the blocks come before the middle one, so it is even")
 
-    draws_candidates = True
-
     @property
     def mask_id(self) -> int:
         return self.codes
@@ -51,16 +49,10 @@ class MaskGITConfig:
         blocks = (self.depth + 1) * block_flops(self.width, rows, 1 + self.num_tokens)
         return blocks + rows * self.depth // 2 * 4 * self.width**2
 
-    def draw_flops(self, tokens: int, head_steps: int) -> int:
-        return tokens * (2 * self.width**2 + 2 * self.width * self.codes)
-
     @property
     def full_values(self) -> int:
         skips = self.depth // 2  # outputs of the first half that wait for the second
         return block_values(self.width, 1 + self.num_tokens) + skips * self.width * (1 + self.num_tokens)
-
-    def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, ahead: int) -> int:
-        return logit_bytes(drawn, self.codes, rows, itemsize)
 
     def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
         return CacheLayout((StackLayout("blocks", self.depth + 1, 1 + self.num_tokens, self.width),))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
-from recap.models.find import find
+from recap.models.family import Tensors, find, known_heads
 from recap.models.maskgit.config import MaskGITConfig
+from recap.tokenizers.layers import depth
+
+SIZES = {"maskgit-large": MaskGITConfig()}
 
 NEEDS = (
     "token_emb.word_embeddings.num_embeddings",
@@ -49,6 +51,19 @@ def sizes_of(net: nn.Module) -> MaskGITConfig:
     )
 
 
-def logits_of(net: Any, codes: int) -> Callable[[Tensor], Tensor]:
-    """The codebook's logits, by the layer of an instance and the words that it is tied to."""
-    return lambda features: net.mlm_layer(features, net.token_emb.word_embeddings.weight)[..., :codes]
+def infer(tensors: Tensors, heads: int | None = None) -> MaskGITConfig:
+    """The sizes of a state dict."""
+    words, width = tensors["token_emb.word_embeddings.weight"].shape
+    return MaskGITConfig(
+        width=width,
+        depth=depth(tensors, "in_blocks") + depth(tensors, "out_blocks"),
+        heads=known_heads(SIZES, width, heads),
+        num_tokens=tensors["token_emb.position_embeddings.weight"].shape[0],
+        codes=words - 1,
+        classes=tensors["context_embed.word_embeddings.weight"].shape[0] - 1,
+    )
+
+
+def clean(tensors: Tensors) -> dict[str, Tensor]:
+    """Without the index buffers that older files carry and the network never reads."""
+    return {key: value for key, value in tensors.items() if not key.endswith("position_ids")}

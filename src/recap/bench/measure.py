@@ -1,0 +1,290 @@
+"""How fast sampling is: whole runs timed from outside, where their time goes, and how much of a device they use."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+import recap
+from recap.bench.clock import synchronized_time
+from recap.bench.timing import generate, timed
+from recap.core.costs import run_cost
+from recap.core.schedule import Schedule
+from recap.engine import WARM_RUNS
+from recap.models.family import Family
+from recap.models.registry import architecture_of, build
+from recap.pipelines import Pipeline
+from recap.pipelines.labels import planned_labels
+from recap.pipelines.loading import sized_parts
+from recap.pipelines.pipeline import Asked
+from recap.runs.backoff import is_out_of_memory, release
+from recap.runs.works import Work
+
+PARTS = ("full", "local", "head", "selection", "tokenizer")
+TOKENIZER_BATCH = 32  # images that the tokenizer decodes at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement. Seconds are for one image; `split` and the milliseconds are of a run with clocks around parts.
+
+    `schedule` is what was asked for and `steps` what it means. `spread` is the range of the runs over their median,
+    `clocked_seconds` all of the run with clocks, without the tokenizer. Operations are counted by formula
+    (`recap.core.costs`). A row that found no memory has only `error`.
+    """
+
+    model: str
+    steps: Schedule
+    schedule: str
+    batch: int
+    engine: str
+    dtype: str
+    device: str
+    seconds_per_image: float | None = None
+    split: dict[str, float] = field(default_factory=dict)
+    clocked_seconds: float | None = None
+    spread: float | None = None
+    setup_seconds: float | None = None
+    calls: dict[str, int] = field(default_factory=dict)
+    ms_full: float | None = None
+    ms_local: float | None = None
+    tflops: float | None = None
+    share_of_ceiling: float | None = None
+    peak_bytes: int | None = None  # None where the device does not count them
+    against_plain: float | None = None
+    error: str | None = None
+
+    def json(self) -> dict[str, Any]:
+        """The row for JSON; `error` only where there is one."""
+        values = {"model": self.model, "full": self.steps.full, "local": self.steps.local, **asdict(self)}
+        del values["steps"]
+        if self.error is None:
+            del values["error"]
+        return values
+
+
+def measure(
+    pipe: Pipeline,
+    schedule: Asked,
+    batch: int,
+    *,
+    model: str = "",
+    engine: str | None = None,
+    warmup: int = 1,
+    repeat: int = 3,
+    seed: int = 0,
+) -> Row:
+    """Time how `batch` images are generated together, tokens only; `model` is a name for the row.
+
+    `engine` is what to run them with from now on (None: as the pipe does already). There are `warmup` runs that do
+    not count, or as many as the engine needs. Memory that does not suffice is a row with an `error`; every other
+    error is raised.
+    """
+    for name, value, least in (("batch", batch, 1), ("warmup", warmup, 0), ("repeat", repeat, 1)):
+        if value < least:
+            raise ValueError(f"{name} is {value}; it must be at least {least}")
+    works = works_of(pipe, schedule, batch, seed)
+    row = Row(
+        model,
+        works[0].schedule,
+        str(schedule),
+        batch,
+        engine or pipe.engine,
+        dtype_name(pipe.model.dtype),
+        str(pipe.device),
+    )
+    if engine is not None:
+        pipe.compile("eager")  # what another engine holds from the row before is not this row's
+    ceiling(pipe.device, pipe.model.dtype)  # once, and not when a run has filled the memory
+    release(pipe.device)
+    try:
+        return _measured(pipe, works, row, engine, warmup, repeat)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = (str(error).splitlines() or ["no memory"])[0]
+    if engine is not None:
+        pipe.compile("eager")
+    release(pipe.device)
+    return replace(row, error=f"out of memory: {reason}")
+
+
+def _measured(pipe: Pipeline, works: Sequence[Work], row: Row, engine: str | None, warmup: int, repeat: int) -> Row:
+    device, batch = pipe.device, row.batch
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    began = synchronized_time(device)
+    if engine is not None:
+        pipe.compile(engine)
+    for _ in range(max(warmup, WARM_RUNS[row.engine])):
+        generate(pipe, works)
+    setup = synchronized_time(device) - began
+    seconds, spread = time_callable(
+        lambda: generate(pipe, works), batch=batch, device=device, warmup=0, repeat=repeat
+    )
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+    clocked, watch = timed(pipe)
+    with watch.measure("total"):
+        tokens = generate(clocked, works)
+    if pipe.tokenizer is not None:
+        pipe.decode(tokens[:TOKENIZER_BATCH], "pt")
+        for part in tokens.split(TOKENIZER_BATCH):
+            clocked.decode(part, "pt")
+    parts = PARTS if pipe.tokenizer is not None else PARTS[:-1]
+    tflops = run_cost(pipe.model.config, row.steps).total / seconds / 1e12
+    return replace(
+        row,
+        seconds_per_image=seconds,
+        split={part: watch.seconds[part] / batch for part in parts},
+        clocked_seconds=watch.seconds["total"] / batch,
+        spread=spread,
+        setup_seconds=setup,
+        calls={part: watch.calls[part] for part in ("full", "local")},
+        ms_full=1e3 * watch.seconds["full"] / watch.calls["full"],
+        ms_local=1e3 * watch.seconds["local"] / watch.calls["local"] if watch.calls["local"] else None,
+        tflops=tflops,
+        share_of_ceiling=tflops / ceiling(device, pipe.model.dtype),
+        peak_bytes=peak,
+    )
+
+
+def works_of(pipe: Pipeline, schedule: Asked | None, batch: int, seed: int = 0) -> list[Work]:
+    """A batch of images, their labels spread over all classes."""
+    labels = planned_labels(None, batch, None, pipe.model.classes)
+    return pipe.works(labels, batch, schedule, seed=seed)
+
+
+def time_callable(
+    call: Callable[[], Any], *, batch: int, device: torch.device | str, warmup: int = 1, repeat: int = 3
+) -> tuple[float, float]:
+    """Median seconds an image of a call that generates `batch` of them, and the range of the runs over it.
+
+    Any call will do, also one of other code: it is timed as a whole, and waits for the device only at both ends.
+    """
+    if batch < 1 or repeat < 1:
+        raise ValueError(f"batch is {batch} and repeat is {repeat}; both must be at least 1")
+    device = torch.device(device)
+    for _ in range(warmup):
+        call()
+    seconds = []
+    for _ in range(repeat):
+        began = synchronized_time(device)
+        call()
+        seconds.append(synchronized_time(device) - began)
+    middle, spread = middle_and_spread(seconds)
+    return middle / batch, spread
+
+
+def middle_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """The median, and the range over it."""
+    middle = median(values)
+    return middle, (max(values) - min(values)) / middle
+
+
+def ceiling(device: torch.device | str, dtype: torch.dtype) -> float:
+    """TFLOP/s of a large square matrix product, the best of several: what the device can do at most.
+
+    Measured once for a device and a precision.
+    """
+    return _ceiling(torch.empty(0, device=device).device, dtype)  # with its index
+
+
+@cache
+def _ceiling(where: torch.device, dtype: torch.dtype) -> float:
+    size, products = (8192, 10) if where.type == "cuda" else (1024, 1)
+    generator = torch.Generator(where).manual_seed(0)
+    a, b = (torch.randn(size, size, device=where, generator=generator).to(dtype) for _ in range(2))
+    out, best, spent = torch.empty_like(a), math.inf, 0.0
+    for _ in range(10):
+        began = synchronized_time(where)
+        for _ in range(products):
+            torch.mm(a, b.t(), out=out)  # as a linear layer multiplies
+        took = synchronized_time(where) - began
+        best, spent = min(best, took), spent + took
+        if spent > 2:  # seconds
+            break
+    return 2 * size**3 * products / best / 1e12
+
+
+def compared(rows: Sequence[Row]) -> list[Row]:
+    """The rows, those with local evaluations with what they gain over plain decoding in as many sub-steps."""
+    return [replace(row, against_plain=gain_over_plain(row, rows)) for row in rows]
+
+
+def gain_over_plain(row: Row, rows: Sequence[Row]) -> float | None:
+    """How many times faster than the plain row that differs in nothing else, if there is one."""
+    if not row.steps.local or row.seconds_per_image is None:
+        return None
+    for other in rows:
+        if not other.steps.local and _kind(other) == _kind(row) and other.seconds_per_image is not None:
+            return other.seconds_per_image / row.seconds_per_image
+    return None
+
+
+def _kind(row: Row) -> tuple[Any, ...]:
+    """What a row and its plain counterpart have in common, as far as it takes time."""
+    steps = row.steps.steps
+    same = (row.model, row.batch, row.engine, row.dtype, row.device)
+    return (*same, steps[0].head_steps, tuple(step.guidance for step in steps))
+
+
+def random_pipeline(
+    name: str,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    shrink: bool = False,
+) -> Pipeline:
+    """A pipeline of a published size with random weights, made where it runs; `shrink` makes it small."""
+    with torch.device(device):
+        parts = sized_parts(name, lambda config: fill(build(config), seed), shrink=shrink)
+    return Pipeline.from_parts(parts, name).to(dtype)
+
+
+@torch.no_grad()
+def fill(net: nn.Module, seed: int = 0) -> nn.Module:
+    """Random weights, drawn where they are: norms leave their input alone, all else is small."""
+    device = next(net.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
+    for name, parameter in net.named_parameters():
+        if parameter.ndim == 1 and name.endswith(".weight"):
+            parameter.fill_(1.0)
+        else:
+            parameter.normal_(std=0.02, generator=generator)
+    kind = architecture_of(net)
+    if isinstance(kind, Family) and kind.calm is not None:
+        kind.calm(net)
+    return net
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def machine(device: torch.device | str) -> dict[str, Any]:
+    """Where figures come from: device and versions."""
+    device = torch.device(device)
+    cuda = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else f"CPU, {torch.get_num_threads()} threads",
+        "recap": recap.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def times(factor: float | None) -> str:
+    """A speed-up for people, as in 1.40x; nothing where there is none."""
+    return "" if factor is None else f"{factor:.2f}x"

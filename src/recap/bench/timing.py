@@ -1,0 +1,136 @@
+"""Where the time of a run goes: clocks around a model, its head, selector and tokenizer, and no other change."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recap.bench.clock import synchronized_time
+from recap.core.cache import ContextCache
+from recap.core.canvas import Canvas, Draw
+from recap.core.noise import Noise
+from recap.core.protocols import Head, Selector
+from recap.core.schedule import Group, Step
+from recap.engine import WARM_RUNS
+from recap.models.adapter import Adapter, ModelWrapper
+from recap.pipelines import Pipeline
+from recap.runs.draw import begin
+from recap.runs.works import Work
+
+PHASES = ("full", "local", "head", "selection", "tokenizer", "total")
+
+
+class Stopwatch:
+    """Seconds of each phase, and how often it was called; a selection goes with every full evaluation, uncounted."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.calls: Counter[str] = Counter()
+        self._paused = 0.0
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator[None]:
+        """Add the time of a `with` block to a phase."""
+        began = synchronized_time(self.device) - self._paused
+        yield
+        self.seconds[phase] += synchronized_time(self.device) - self._paused - began
+        self.calls[phase] += 1
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Let the time of a `with` block count nowhere."""
+        began = synchronized_time(self.device)
+        try:
+            yield
+        finally:
+            self._paused += synchronized_time(self.device) - began
+
+
+class TimedHead:
+    """A head with a clock around its draws."""
+
+    def __init__(self, head: Head, watch: Stopwatch) -> None:
+        self.head, self.watch = head, watch
+
+    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
+        with self.watch.measure("head"):
+            return self.head.draw(features, step, branches, noise)
+
+
+class TimedSelector:
+    """A selector with a clock around its rankings, which leaves out the draws of the head that they ask for."""
+
+    def __init__(self, selector: Selector, watch: Stopwatch) -> None:
+        self.order, self.candidates = selector.order, selector.candidates
+        self.selector, self.watch = selector, watch
+
+    def rank(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw:
+        seconds = self.watch.seconds
+        began = synchronized_time(self.watch.device) - seconds["head"]
+        draw = self.selector.rank(canvas, head, features, group, noise)
+        seconds["selection"] += synchronized_time(self.watch.device) - seconds["head"] - began
+        return draw
+
+
+class TimedModel(ModelWrapper):
+    """A model with a clock around its evaluations and its head."""
+
+    def __init__(self, model: Adapter, watch: Stopwatch) -> None:
+        super().__init__(model, head=TimedHead(model.head, watch))
+        self.watch = watch
+
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
+        with self.watch.measure("full"):
+            return self.model.full(canvas, cache, wanted)
+
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
+        with self.watch.measure("local"):
+            return self.model.local(canvas, cache, rows, wanted)
+
+
+class TimedPipeline(Pipeline):
+    """The networks and options of another pipeline, with clocks around its parts; that pipeline stays as it is."""
+
+    def __init__(self, pipe: Pipeline) -> None:
+        vars(self).update(vars(pipe))
+        self.watch = Stopwatch(pipe.device)
+        self.model = TimedModel(pipe.model, self.watch)
+        self.selector = TimedSelector(pipe.selector, self.watch)
+
+    def decode(self, tokens: Tensor, output_type: str = "pil") -> Any:
+        with self.watch.measure("tokenizer"):
+            return super().decode(tokens, output_type)
+
+
+def timed(pipe: Pipeline) -> tuple[Pipeline, Stopwatch]:
+    """The same pipeline with clocks, and the watch on which its calls show."""
+    other = TimedPipeline(pipe)
+    return other, other.watch
+
+
+def generate(pipe: Pipeline, works: Sequence[Work]) -> Tensor:
+    """The tokens of images that are computed together, also where a production run takes them one by one."""
+    return deque(begin(pipe, works, len(works)), maxlen=1).pop().raster()
+
+
+def seconds_an_image(pipe: Pipeline, works: Sequence[Work], batches: int = 2) -> dict[str, float]:
+    """Seconds an image of runs of a batch: the total over some of them after what does not count, then the phases.
+
+    The phases have a run of their own, because clocks around every part make a device wait for each of them.
+    """
+    clocked, parts = timed(pipe)
+    whole = Stopwatch(pipe.device)
+    for _ in range(WARM_RUNS[pipe.engine]):
+        pipe.decode(generate(pipe, works), "pt")
+    with whole.measure("total"):
+        for _ in range(batches):
+            pipe.decode(generate(pipe, works), "pt")
+    clocked.decode(generate(clocked, works), "pt")
+    seconds = {phase: value / len(works) for phase, value in parts.seconds.items()}
+    return seconds | {"total": whole.seconds["total"] / (batches * len(works))}

@@ -1,0 +1,115 @@
+"""Weights in a quarter of the bytes: int8 rows with a scale each, restored to float32 when read.
+
+A large tensor of two or more dimensions is kept as int8 under its own key, and the scale of every row in
+float32 under `<key>::scale`; row r is `scale[r] * int8[r]`. Rows run along the first dimension that is longer
+than one: the outputs of a matrix or convolution, the entries of an embedding, the places of a (1, N, D) table
+of positions. Everything else is small, and kept in float16 where that loses next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from recap.checkpoints.safe_files import CheckpointError
+
+SCALE = "::scale"
+HOW_TO_READ = (  # in the metadata of a file
+    f"int8: row r of KEY is KEY{SCALE}[r] * KEY[r], in float32; rows run along the first dimension of KEY that is "
+    f"longer than 1. Tensors without KEY{SCALE} are values as they are. recap.load_pretrained restores them all."
+)
+LEAST = 4096  # values that make a tensor worth it
+STEPS = 127
+
+
+def compact(tensors: Mapping[str, Tensor], scales: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """The same weights in the compact form; a network without large tensors stays as it is.
+
+    `scales` are those of tensors that lie on their grid already (see `recap.training.rounding`).
+    """
+    small: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        scale = scales[key] if scales and key in scales else row_scales(tensor)
+        if scale is None:
+            small[key] = shortened(tensor)
+            continue
+        steps = tensor.double() / along_rows(scale.double().clamp_min(torch.finfo(torch.float32).tiny), tensor)
+        small[key] = steps.round().clamp(-STEPS, STEPS).to(torch.int8).contiguous()
+        small[key + SCALE] = scale
+    return small if any(key.endswith(SCALE) for key in small) else dict(tensors)
+
+
+def restore(tensors: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
+    """Undo `compact`; tensors that were never made compact come back untouched."""
+    scales = {key.removesuffix(SCALE): value for key, value in tensors.items() if key.endswith(SCALE)}
+    whole: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        if key.endswith(SCALE):
+            continue
+        if key in scales:
+            check_scale(key, tensor, scales.pop(key), source)
+            whole[key] = tensor.float() * along_rows(tensors[key + SCALE], tensor)
+        elif tensor.dtype == torch.int8:
+            raise CheckpointError(
+                f"{source} has {key} in compact form but not its {key}{SCALE}; save or copy the model again"
+            )
+        else:
+            whole[key] = tensor
+    if scales:
+        raise CheckpointError(
+            f"{source} has {next(iter(scales))}{SCALE} but no tensor that belongs to it; save or copy the model again"
+        )
+    if len(whole) < len(tensors):
+        whole = {key: value.float() if value.is_floating_point() else value for key, value in whole.items()}
+    return whole
+
+
+def row_scales(tensor: Tensor) -> Tensor | None:
+    """One float32 scale a row, or None where int8 would not pay or not hold the values."""
+    if not tensor.is_floating_point() or tensor.ndim < 2 or tensor.numel() < LEAST:
+        return None
+    most = tensor.double().abs().transpose(0, row_dim(tensor)).flatten(1).amax(1)  # (rows,)
+    scale = (most / STEPS).float()
+    holds = scale.isfinite() & ((scale >= torch.finfo(torch.float32).tiny) | (most == 0))
+    return scale if bool(holds.all()) else None
+
+
+def row_dim(tensor: Tensor) -> int:
+    """The dimension that rows run along: the first that is longer than one."""
+    return next((dim for dim, size in enumerate(tensor.shape) if size > 1), 0)
+
+
+def along_rows(scale: Tensor, tensor: Tensor) -> Tensor:
+    """`scale` (rows,) in the shape that multiplies the rows of `tensor`."""
+    shape = [1] * tensor.ndim
+    shape[row_dim(tensor)] = -1
+    return scale.view(shape)
+
+
+def shortened(tensor: Tensor) -> Tensor:
+    """In float16 if every value keeps its eleven bits there, else in float32; integers as they are."""
+    if not tensor.is_floating_point():
+        return tensor
+    single = tensor.float()
+    half = single.half()
+    safe = (half.float() - single).abs() <= single.abs() * 2.0**-11  # false for what is no number
+    return half if bool(safe.all()) else single
+
+
+def check_scale(key: str, tensor: Tensor, scale: Tensor, source: object) -> None:
+    """Refuse a compact tensor whose parts do not belong together."""
+    rows = tensor.shape[row_dim(tensor)] if tensor.ndim >= 2 else 0
+    if tensor.dtype != torch.int8 or not rows:
+        raise CheckpointError(
+            f"{source} has a {key}{SCALE}, but {key} is {tuple(tensor.shape)} of {tensor.dtype}; "
+            f"expected int8 with two dimensions or more, save or copy the model again"
+        )
+    if scale.shape != (rows,) or scale.dtype != torch.float32:
+        raise CheckpointError(
+            f"{source} has {key}{SCALE} of shape {tuple(scale.shape)} and {scale.dtype}; "
+            f"expected ({rows},) of torch.float32, one for each row of {key}"
+        )
+    if not bool((scale.isfinite() & (scale >= 0)).all()):
+        raise CheckpointError(f"{source} has {key}{SCALE} with values that are no scales; copy the model again")

@@ -1,0 +1,190 @@
+"""How much is read of what comes from outside: files may be damaged, or mean harm.
+
+Every limit has a name and a default, and the environment may raise it: RECAP_MOST_PIXELS=200000000.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+DEFAULTS = {
+    "MOST_PIXELS": 64_000_000,  # of one picture; a small file can claim to be any size
+    "MOST_PICTURE_BYTES": 512_000_000,  # of one picture inside a zip file, unpacked
+    "MOST_ARRAY_BYTES": 4 * 2**30,  # of all arrays that are read from an npz file, unpacked
+    "MOST_TEXT_BYTES": 64 * 2**20,  # of a file of JSON or lines
+}
+AMPLE = 2  # bytes of tensors over bytes of the file: some weights are tied, and never all of them
+SMALL = 1 << 20  # bytes that nobody counts
+BAD_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, KeyError)
+
+
+class CheckpointError(ValueError):
+    """A file or folder that cannot be read as the model it was taken for."""
+
+
+def limit(name: str) -> int:
+    """The limit of this name: what the environment says, else the default."""
+    text = os.environ.get(f"RECAP_{name}", "")
+    if not text:
+        return DEFAULTS[name]
+    if not text.isdecimal() or len(text) > 18:
+        raise ValueError(f"RECAP_{name} is {text!r} in the environment; it must be a whole number")
+    return int(text)
+
+
+def check_limit(name: str, value: int, what: str) -> None:
+    """Refuse more than a limit allows, and say how to raise it."""
+    if value > (most := limit(name)):
+        raise ValueError(
+            f"{what}, and at most {most:,} are read; if the file is to be trusted, set RECAP_{name}={value}"
+        )
+
+
+def read_text(path: str | Path) -> str:
+    """A text file of bounded size."""
+    path = Path(path)
+    with path.open("rb") as file:
+        content = file.read(limit("MOST_TEXT_BYTES") + 1)
+    check_limit("MOST_TEXT_BYTES", len(content), f"{path} has {max(len(content), path.stat().st_size):,} bytes")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text ({error})") from error
+
+
+def parse_json(text: str, source: object, *, finite: bool = False) -> Any:
+    """JSON, with one kind of error for all that can be wrong with it; `finite` refuses NaN and the infinite."""
+
+    def constant(name: str) -> float:
+        if finite:
+            raise ValueError(f"{name} is no number of JSON")
+        return float(name)
+
+    try:
+        return json.loads(text, parse_constant=constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{source} is not valid JSON: {error}") from error
+
+
+def read_json(path: str | Path, *, finite: bool = False) -> Any:
+    """The content of a JSON file of bounded size and depth."""
+    return parse_json(read_text(path), path, finite=finite)
+
+
+def array_names(path: str | Path) -> set[str]:
+    """The names of the arrays in an npz file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
+    except BAD_ARCHIVE as error:
+        raise ValueError(f"{path} cannot be read as npz ({error}); it is damaged or of another format") from error
+
+
+def read_arrays(path: str | Path, keys: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+    """Arrays of an npz file, all or some, if they unpack to no more than a limit; nothing is unpickled."""
+    wanted = None if keys is None else set(keys)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+            found = {member.filename.removesuffix(".npy"): member for member in members}
+            found = {name: member for name, member in found.items() if wanted is None or name in wanted}
+            size = sum(member.file_size for member in found.values())  # zipfile reads no more than this
+            check_limit("MOST_ARRAY_BYTES", size, f"{path} unpacks to {size:,} bytes")
+            return {name: _array(archive, member, f"{name} in {path}") for name, member in found.items()}
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        raise
+    except (OSError, ValueError, *BAD_ARCHIVE) as error:
+        raise ValueError(f"{path} cannot be read as npz ({error}); it is damaged or of another format") from error
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> np.ndarray:
+    with archive.open(member) as stream:
+        shape, _, dtype = array_header(stream, name)
+    if dtype.hasobject:
+        raise ValueError(f"{name} holds Python objects, and nothing is unpickled; save numbers")
+    if math.prod(shape) * dtype.itemsize > member.file_size:
+        raise ValueError(f"{name} is of shape {shape} in {member.file_size:,} bytes; the file is cut short")
+    with archive.open(member) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def array_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and kind of an array; the stream is at its first byte afterwards."""
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_column, dtype = read(stream)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError) as error:
+        raise ValueError(f"{name} is no readable array ({error}); write it with numpy.savez") from error
+    if any(size < 0 for size in shape):
+        raise ValueError(f"{name} has the shape {shape}; write it with numpy.savez")
+    return shape, by_column, dtype
+
+
+def read_pickle(path: str | Path, device: torch.device | str = "cpu") -> Any:
+    """What a file of `torch.save` holds, if that is data alone; errors are those of torch, or a `CheckpointError`.
+
+    torch unpickles no foreign objects (`weights_only`). What it would still do is refused here: unpack more than the
+    file has, or make an array of any length from a number.
+    """
+    check_archive(Path(path))
+    return torch.load(path, map_location=device, weights_only=True)
+
+
+def check_archive(path: Path) -> None:
+    """Refuse an archive that grows when it is read, and a pickle that asks for room by its size alone."""
+    size = path.stat().st_size
+    if not size:
+        return
+    if zipfile.is_zipfile(path):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = archive.infolist()
+        except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+            raise CheckpointError(f"{path} cannot be read ({error}); it is damaged, download it again") from error
+        packed = [member.filename for member in members if member.compress_type != zipfile.ZIP_STORED]
+        claimed = sum(member.file_size for member in members)
+        if packed or claimed > size:
+            why = f"{packed[0]} in it is compressed" if packed else f"it says that it unpacks to {claimed:,} bytes"
+            raise CheckpointError(
+                f"{path} was refused: {why}, and torch.save writes what is {size:,} bytes long as it is; "
+                f"download it again, or save it anew with torch.save"
+            )
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if content.find(b"\nbytearray\n") >= 0:
+            raise CheckpointError(
+                f"{path} was refused: it holds a bytearray, which may be of any length, and nothing of it was run. "
+                f"Save the plain state dict, or a safetensors file, where you trust it."
+            )
+
+
+def check_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse tensors that are not there in full, byte by byte, in the file that they come from."""
+    total, most = 0, AMPLE * path.stat().st_size + SMALL
+    for key, tensor in tensors.items():
+        plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+        size = tensor.numel() * tensor.element_size() if plain else 0
+        if not plain or size > tensor.untyped_storage().nbytes():
+            raise CheckpointError(
+                f"{path} was refused: {key} is no plain tensor (sparse, quantized, or of repeated values); "
+                f"save the state dict with plain ones"
+            )
+        total += size
+    if total > most:
+        raise CheckpointError(
+            f"{path} was refused: its tensors take {total:,} bytes and the file has {path.stat().st_size:,}; "
+            f"save the state dict anew"
+        )

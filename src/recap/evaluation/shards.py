@@ -1,0 +1,106 @@
+"""Features of images on disk, shard by shard: a run may stop at any time, go on, and be shared by processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recap.checkpoints.safe_files import read_arrays
+from recap.evaluation.features import InceptionFeatures, look
+from recap.runs.files import atomic_write
+from recap.runs.folder import Report, RunFolder
+from recap.runs.works import Done
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the network makes of images, row by row in the order of their numbers, in float32."""
+
+    features: Tensor  # (n, F)
+    logits: Tensor | None = None  # (n, classes), where the network has a classifier
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @classmethod
+    def join(cls, parts: Sequence[Features]) -> Features:
+        """Parts one after the other."""
+        logits = [part.logits for part in parts if part.logits is not None]
+        return cls(torch.cat([part.features for part in parts]), torch.cat(logits) if logits else None)
+
+
+class FeatureFolder(RunFolder):
+    """The features of the images of a run, in files that are whole or not there.
+
+    A shard is an npz file with the `numbers` of its images, their `features` and maybe `logits`; npz files have sums
+    by which damage shows.
+    """
+
+    def __init__(self, path: str | Path, num: int, settings: Mapping[str, Any], net: InceptionFeatures) -> None:
+        """`net` looks at the images."""
+        super().__init__(path, num, settings)
+        self.net = net
+
+    def find(self, manifest: Mapping[str, Any], report: Report) -> set[int]:
+        found: set[int] = set()
+        for path in self._paths():
+            try:
+                found |= set(self._read(path)[0].tolist())
+            except ValueError as error:
+                report(f"{path} is damaged ({error}); its images are made again")
+                path.unlink()
+        self.write_manifest()
+        return found
+
+    def write(self, results: Sequence[Done]) -> None:
+        if results:
+            pixels = torch.stack([result.pixels for result in results if result.pixels is not None])
+            self.add([result.work.index for result in results], Features(*look(self.net, pixels)))
+
+    def add(self, numbers: Sequence[int], seen: Features) -> None:
+        """Keep the features of some images."""
+        arrays = {"numbers": np.asarray(numbers, np.int64), "features": seen.features.float().numpy()}
+        if seen.logits is not None:
+            arrays["logits"] = seen.logits.float().numpy()
+        with atomic_write(self.path / f"{min(numbers):06d}.npz") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+    def read(self) -> Features:
+        """The features of all images."""
+        shards = [self._read(path) for path in self._paths()]
+        numbers = np.concatenate([numbers for numbers, _ in shards]) if shards else np.empty(0, np.int64)
+        found, rows = np.unique(numbers, return_index=True)
+        if len(found) != self.num:
+            raise OSError(
+                f"{self.path} has the features of {len(found)} of {self.num} images; run the same command again"
+            )
+        whole, order = Features.join([features for _, features in shards]), torch.from_numpy(rows)
+        return Features(whole.features[order], None if whole.logits is None else whole.logits[order])
+
+    def kept(self) -> int:
+        return sum(len(read_arrays(path, ("numbers",))["numbers"]) for path in self._paths())
+
+    def clear(self) -> None:
+        for path in self._paths():
+            path.unlink()
+
+    def _paths(self) -> list[Path]:
+        return sorted(path for path in self.path.glob("*.npz") if path.stem.isdecimal())
+
+    def _read(self, path: Path) -> tuple[np.ndarray, Features]:
+        arrays = read_arrays(path)
+        if not {"numbers", "features"} <= arrays.keys() <= {"numbers", "features", "logits"}:
+            raise ValueError(f"it has {', '.join(arrays)}; expected numbers, features and maybe logits")
+        numbers, rows = arrays["numbers"], [arrays[key] for key in ("features", "logits") if key in arrays]
+        whole = numbers.ndim == 1 and numbers.dtype == np.int64 and len(numbers) > 0
+        if not whole or any(len(r) != len(numbers) or r.ndim != 2 or r.dtype != np.float32 for r in rows):
+            raise ValueError("it has numbers, features and logits that do not fit together")
+        if not 0 <= numbers.min() <= numbers.max() < self.num:
+            raise ValueError(f"it has images {numbers.min()} to {numbers.max()} of a run of {self.num}")
+        return numbers, Features(*map(torch.from_numpy, rows))

@@ -1,0 +1,108 @@
+"""What a pipeline is made of: found, read, and checked to belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from recap import weights
+from recap.checkpoints import CheckpointError, hub, load_pretrained
+from recap.checkpoints.folder import CONFIG, ModelConfig, config_from, read_config, read_model_config
+from recap.core.options import SamplingOptions
+from recap.core.presets import PRESETS
+from recap.models.adapter import Adapter
+from recap.models.registry import FAMILIES, SIZES, build, family_of, size_name, tiny
+from recap.tokenizers import KLVAE, VQGAN
+
+Make = Callable[..., nn.Module]  # a network from its configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A model with its tokenizer, and what its folder says of their use."""
+
+    net: nn.Module
+    tokenizer: nn.Module | None
+    about: ModelConfig
+
+
+def find_model(model: str | Path, *, revision: str | None = None, local_files_only: bool = False) -> Path | None:
+    """The folder of a model on disk, inside of the package or on the hub; None for the name of a published size."""
+    if hub.is_name(model):
+        return hub.snapshot(str(model), revision=revision, local_files_only=local_files_only)
+    return weights.locate(model)
+
+
+def model_folder(model: str | Path, *, revision: str | None = None, local_files_only: bool = False) -> Path:
+    """The folder of a model that has weights."""
+    try:
+        folder = find_model(model, revision=revision, local_files_only=local_files_only)
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+    if folder is None:
+        inside = f", or use one that does: {', '.join(weights.embedded())}" if weights.embedded() else ""
+        raise CheckpointError(
+            f"{model} is a published size whose weights do not come with the package; write its official file into "
+            f"a folder with `recap convert FILE {model}`{inside}"
+        )
+    return folder
+
+
+def read_parts(
+    folder: Path, tokenizer: nn.Module | str | Path | None = None, *, read: Make = load_pretrained
+) -> Parts:
+    """The network of a folder and its tokenizer: the given one, else the one it names or has inside."""
+    config = read_config(folder)
+    if config["family"] not in FAMILIES:
+        raise CheckpointError(f"{folder} holds a {config['family']}, which is a tokenizer; give a model's folder")
+    about = read_model_config(folder, config)
+    net = read(folder)
+    if tokenizer is None:
+        beside = folder / "tokenizer" if (folder / "tokenizer" / CONFIG).is_file() else None
+        tokenizer = about.tokenizer or beside
+    if isinstance(tokenizer, str) and not Path(tokenizer).is_dir():
+        tokenizer = weights.find(tokenizer) or tokenizer
+    if isinstance(tokenizer, str | Path):
+        tokenizer = read(tokenizer)
+    return Parts(net, tokenizer, about)
+
+
+def blank_parts(folder: Path) -> Parts:
+    """A model folder without its weights: all shapes and no memory."""
+
+    def blank(place: str | Path) -> nn.Module:
+        return build(config_from(read_config(Path(place)), place), meta=True)
+
+    return read_parts(folder, read=blank)
+
+
+def sized_parts(name: str, make: Make, *, shrink: bool = False) -> Parts:
+    """A model of a published size with the tokenizer that belongs to it, both as `make` builds them."""
+    name = size_name(name)
+    config, family = SIZES[name], family_of(SIZES[name])
+    beside = None if family.tokenizer_inside else family.tokenizer_config(config)
+    parts = [None if part is None else make(tiny(part) if shrink else part) for part in (config, beside)]
+    assert parts[0] is not None
+    preset = name if name in PRESETS else family.preset
+    return Parts(parts[0], parts[1], ModelConfig(options=SamplingOptions(preset)))
+
+
+def check_pair(model: Adapter, tokenizer: nn.Module) -> None:
+    """Refuse a tokenizer that cannot read the model's tokens, before anything is sampled."""
+    codes = getattr(model.config, "codes", None)
+    drawn = f"{codes} codes" if codes is not None else f"{model.config.channels} latent channels"
+    read = "neither codes nor latents"
+    if isinstance(tokenizer, VQGAN):
+        read = f"{tokenizer.config.codes} codes"
+    elif isinstance(tokenizer, KLVAE):
+        read = f"{tokenizer.config.latent_channels} latent channels"
+    if drawn != read:
+        raise ValueError(
+            f"the model draws tokens of {drawn}, but {type(tokenizer).__name__} reads {read}; "
+            f"give the tokenizer that the model was trained with"
+        )

@@ -1,0 +1,324 @@
+"""Labels in, images out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Generator, Tensor, nn
+
+from recap.checkpoints import CheckpointError, save_pretrained
+from recap.core.decode import check_fit
+from recap.core.noise import Noise
+from recap.core.options import SamplingOptions
+from recap.core.presets import usual_guidance
+from recap.core.protocols import Releasable, Selector
+from recap.core.schedule import Ramp, Schedule
+from recap.engine import noise_with, with_engine
+from recap.models.adapter import Adapter
+from recap.models.registry import adapt, build, usual_preset
+from recap.pipelines import editing
+from recap.pipelines.codec import ImageCodec
+from recap.pipelines.editing import Choice, Result, variation
+from recap.pipelines.inputs import Generators, keys_of
+from recap.pipelines.labels import Labels, find_class, labels_of
+from recap.pipelines.loading import Parts, blank_parts, check_pair, find_model, model_folder, read_parts, sized_parts
+from recap.pipelines.output import collect
+from recap.runs.draw import backoff_for, begin
+from recap.runs.works import Start, Work
+from recap.tokenizers import VQGAN
+from recap.view.frames import Frame, frame_of
+
+BATCH = 8  # images that are drawn together where nothing else is said
+Asked = str | SamplingOptions | Schedule  # how a run is to be sampled
+Callback = Callable[["Pipeline", int, int, dict[str, Any]], Any]
+
+
+class Pipeline(ImageCodec):
+    """A model, its tokenizer, and the grouped-decoding loop between them.
+
+    `model` is a network of the library or an adapter; `selector` and `options` default to what suits its family.
+    Nothing is moved or converted unless `.to()` says so. `batch_size` images are drawn together, on the CPU one;
+    where there are fewer the batch is filled up, so that no image depends on the number of images.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Adapter,
+        tokenizer: nn.Module | None = None,
+        *,
+        selector: Selector | None = None,
+        options: SamplingOptions | str | None = None,
+        class_names: Sequence[str] | None = None,
+        batch_size: int = BATCH,
+    ) -> None:
+        """`options` are this model's own, over the preset of its family. `class_names` has one name a class."""
+        self.model: Adapter = adapt(model)
+        self.engine = "eager"
+        self._plain_model, self._noise = self.model, noise_with("eager")
+        inside = getattr(self.model.module, "vqgan", None)  # an official object has one of another kind
+        self.tokenizer = tokenizer or (inside if isinstance(inside, VQGAN) else None)
+        if self.tokenizer is not None:
+            check_pair(self.model, self.tokenizer)
+        self.selector: Selector = selector or self.model.selector()
+        own = SamplingOptions(usual_preset(self.model))
+        given = SamplingOptions.from_text(options) if isinstance(options, str) else options
+        self.options = own if given is None else own.override(given)
+        self.class_names = None if class_names is None else tuple(class_names)
+        if self.class_names is not None and len(self.class_names) != self.model.classes:
+            raise ValueError(
+                f"{len(self.class_names)} class names were given for a model of {self.model.classes} classes; "
+                f"give one for each"
+            )
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; draw at least one image at a time")
+        self.batch_size = batch_size
+        self.progress = True
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | Path,
+        *,
+        tokenizer: nn.Module | str | Path | None = None,
+        torch_dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu",
+        revision: str | None = None,
+        local_files_only: bool = False,
+    ) -> Self:
+        """Read a model folder, a model that comes with the package by its name, or "owner/name" from the hub.
+
+        Its tokenizer is `tokenizer`, or what its `config.json` names, or lies in the sub-folder `tokenizer`. The hub
+        needs the extra `hub`; with `local_files_only`, or HF_HUB_OFFLINE=1 in the environment, only what was
+        downloaded before is looked at. `revision` is a branch, tag or commit there.
+        """
+        folder = model_folder(folder, revision=revision, local_files_only=local_files_only)
+        return cls.from_parts(read_parts(folder, tokenizer), folder).to(device, torch_dtype)
+
+    @classmethod
+    def from_parts(cls, parts: Parts, name: object) -> Self:
+        """The pipeline of parts that belong together; `name` is for the error if they do not."""
+        try:
+            return cls(parts.net, parts.tokenizer, options=parts.about.options, class_names=parts.about.class_names)
+        except ValueError as error:
+            raise CheckpointError(f"{name}: {error}") from error
+
+    @classmethod
+    def blank(cls, model: str | Path, *, shrink: bool = False) -> Self:
+        """A pipeline without weights, of a folder or a published size: all that planning and checking take."""
+        folder = find_model(model)
+        if folder is None:
+            return cls.from_parts(sized_parts(str(model), partial(build, meta=True), shrink=shrink), model)
+        if shrink:
+            raise ValueError(f"published sizes can be shrunk; {model} is a folder with a size of its own")
+        return cls.from_parts(blank_parts(folder), folder)
+
+    def save_pretrained(self, folder: str | Path, *, compact: bool = False) -> Path:
+        """Write the model to `folder`, and its tokenizer to the sub-folder `tokenizer`."""
+        about: dict[str, Any] = {"sampling": self.options.json()}
+        if self.class_names is not None:
+            about["class_names"] = list(self.class_names)
+        folder = save_pretrained(self.model.module, folder, compact=compact, **about)
+        if self.tokenizer is not None and self.tokenizer is not getattr(self.model.module, "vqgan", None):
+            save_pretrained(self.tokenizer, folder / "tokenizer", compact=compact)
+        return folder
+
+    def to(self, device: torch.device | str | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Move to a device, and the model to a dtype; the tokenizer runs once an image and stays as it is."""
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
+        kept = None if self.tokenizer is None else self.tokenizer.state_dict()
+        self.model = self._plain_model  # an engine holds on to the addresses of weights
+        self.model.module.to(device=device, dtype=dtype)
+        if self.tokenizer is not None and kept is not None:
+            # it may lie inside the model, and there and back would round it
+            self.tokenizer.load_state_dict(kept, assign=True)
+            self.tokenizer.to(device=device)
+        return self.compile(self.engine) if self.engine != "eager" else self
+
+    def compile(self, engine: str = "graphs") -> Self:
+        """Run the model with another engine from now on: "eager", "fused" (Triton kernels) or "graphs" (CUDA graphs).
+
+        Graphs are captured in the second run of a shape. After a change of weights, call it again.
+        """
+        self.model, self._noise = with_engine(self._plain_model, engine), noise_with(engine)
+        self.engine = engine
+        return self
+
+    def release(self) -> None:
+        """Let go of the memory that the engine keeps for later runs; the next one sets itself up anew."""
+        self.model.release()
+        if isinstance(self._noise, Releasable):
+            self._noise.release()
+
+    def noise(self, streams: Sequence[Generator | int]) -> Noise:
+        """The randomness of a batch, as the engine makes it."""
+        return self._noise(streams, self.device)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def schedule(
+        self, asked: Asked | None = None, known: int = 0, *, guidance: float | Ramp | None = None
+    ) -> Schedule:
+        """The schedule of a run that begins with `known` tokens: the model's own, or with changes, as in "48+16".
+
+        The model's own numbers of evaluations shrink with the share of tokens that is left to decode; numbers that
+        are given stay.
+        """
+        tokens = self.model.num_tokens - known
+        if isinstance(asked, Schedule):
+            schedule = asked.knowing(known)
+            if guidance is not None:
+                schedule = schedule.with_guidance(usual_guidance(self.options.preset or "", guidance))
+        else:
+            schedule = self.options_for(asked, known, guidance).schedule(tokens, known)
+        check_fit(self.model, schedule)
+        return schedule
+
+    def options_for(
+        self, asked: str | SamplingOptions | None, known: int = 0, guidance: float | Ramp | None = None
+    ) -> SamplingOptions:
+        """The model's own options with what is asked for over them, for a run that begins with `known` tokens."""
+        own = self.options if not known else self.options.shrunk(self.model.num_tokens - known, known)
+        given = SamplingOptions.from_text(asked) if isinstance(asked, str) else asked
+        options = own if given is None else own.override(given)
+        return options if guidance is None else options.override(SamplingOptions(guidance=guidance))
+
+    def works(
+        self,
+        labels: Labels | None = None,
+        num: int | None = None,
+        schedule: Asked | None = None,
+        *,
+        seed: int | None = None,
+        first: int = 0,
+        generator: Generators | None = None,
+        guidance: float | Ramp | None = None,
+        starts: Sequence[Start] | None = None,
+        keys: Sequence[int] | None = None,
+    ) -> list[Work]:
+        """One image to draw for each label, or `num` of an unconditional model; everything is checked here.
+
+        With `seed` they are images `first`, `first + 1`, ... of that seed; a `generator`, or one for each, has its
+        own randomness, and `keys` name random streams. `starts` say what of each is known.
+        """
+        checked = labels_of(labels, num, self.model.classes)
+        batch = num if checked is None else len(checked)
+        assert batch is not None
+        keys = keys_of(batch, generator, seed, first) if keys is None else keys
+        begun: Sequence[Start | None] = [None] * batch if starts is None else starts
+        counts = [0 if start is None else int((~start.masked).sum()) for start in begun]
+        schedules = {known: self.schedule(schedule, known, guidance=guidance) for known in dict.fromkeys(counts)}
+        order = schedule.order if isinstance(schedule, SamplingOptions) else None
+        if isinstance(schedule, str):
+            order = SamplingOptions.from_text(schedule).order
+        return [
+            Work(
+                schedules[counts[row]],
+                first + row,
+                keys[row],
+                None if seed is None else int(seed),
+                None if checked is None else int(checked[row]),
+                order or self.options.order,
+                begun[row],
+            )
+            for row in range(batch)
+        ]
+
+    def __call__(
+        self,
+        labels: Labels | None = None,
+        *,
+        num_images: int | None = None,
+        schedule: Asked | None = None,
+        generator: Generators | None = None,
+        seed: int | None = None,
+        guidance: float | Ramp | None = None,
+        init: Tensor | Result | None = None,
+        strength: float = 0.5,
+        choose: Choice | None = None,
+        output_type: str = "pil",
+        callback_on_step_end: Callback | None = None,
+        return_dict: bool = True,
+    ) -> Any:
+        """Draw one image for each label, or `num_images` of an unconditional model.
+
+        schedule: how, as text ("48+16", "64", "48+16:warmup=32,temperature=0.9"), as `SamplingOptions`, or a
+        `Schedule` of one's own. generator: one for each image, or one from which a seed is drawn for each; without
+        it, `seed` and the image's index give the randomness. guidance: a number for the family's usual guidance (a
+        ramp from 1 for MAR, constant otherwise), or a `Ramp`. init: tokens, one row or one for each image, or an
+        earlier result, of which a share of `strength` is regenerated; `choose` says which (by default at random).
+        callback_on_step_end(pipe, step, decoded, {"canvas": canvas, "images": indices}) is called after every
+        sub-step of the images that are drawn together; if it returns a dict with "tokens" in raster order, these
+        take the place of what is decoded. Returns an `Output`, or with return_dict=False a tuple of the images alone.
+        """
+        self.check_output(output_type)
+        options: dict[str, Any] = {"schedule": schedule, "seed": seed, "generator": generator, "guidance": guidance}
+        if init is not None:
+            options |= variation(
+                self, init, strength, choose, labels=labels, num_images=num_images, seed=seed, generator=generator
+            )
+        works = self.works(labels, num_images, **options)
+        output = collect(self, works, output_type, callback_on_step_end)
+        return output if return_dict else (output.images,)
+
+    edit = editing.edit
+
+    def stream(
+        self,
+        labels: Labels | None = None,
+        *,
+        num_images: int | None = None,
+        schedule: Asked | None = None,
+        generator: Generators | None = None,
+        seed: int | None = None,
+        guidance: float | Ramp | None = None,
+        starts: Sequence[Start] | None = None,
+    ) -> Iterator[Frame]:
+        """A frame after every sub-step; the run waits for whoever looks at it, and ends when nobody does.
+
+        The last frame's images are those that a call with the same arguments returns. Everything is checked before
+        the first frame. With `starts` (`Pipeline.works`), images that begin with equally many known tokens.
+        """
+        works = self.works(
+            labels, num_images, schedule, generator=generator, seed=seed, guidance=guidance, starts=starts
+        )
+        if len({work.schedule for work in works}) > 1:
+            raise ValueError("these images begin with different numbers of known tokens; stream them one by one")
+        return self._frames(works)
+
+    def _frames(self, works: Sequence[Work]) -> Iterator[Frame]:
+        size = backoff_for(self).batch
+        lots = [works[first : first + size] for first in range(0, len(works), size)]
+        runs = [begin(self, lot, size) for lot in lots]
+        for step in range(1, len(works[0].schedule.steps) + 1):
+            canvases = [next(run) for run in runs]
+            yield frame_of(self, works[0].schedule, step, canvases, [len(lot) for lot in lots])
+
+    def label(self, name: str) -> int:
+        """The number of a class by its name, or by a part of it that only one class has."""
+        return find_class(name, self.class_names, self.model.classes)
+
+    def name_of(self, label: int) -> str:
+        """The name of a class by its number."""
+        return self.class_names[label] if self.class_names else f"class {label}"
+
+    def __repr__(self) -> str:
+        model = self.model
+        kind = f"{model.classes} classes" if model.classes else "unconditional"
+        dtype = str(model.dtype).removeprefix("torch.")
+        tokenizer = "no tokenizer" if self.tokenizer is None else type(self.tokenizer).__name__
+        return (
+            f"<Pipeline: {type(model.module).__name__}, {kind}, {model.num_tokens} tokens, {tokenizer}; "
+            f"{dtype} on {self.device}, engine {self.engine}; options {self.options}>"
+        )
+
+
+def load(model: str | Path, **options: Any) -> Pipeline:
+    """A pipeline from a folder, an embedded name or the hub; see `Pipeline.from_pretrained` for the options."""
+    return Pipeline.from_pretrained(model, **options)

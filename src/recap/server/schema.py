@@ -1,0 +1,226 @@
+"""What comes and goes as JSON; the OpenAPI description is made of this."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from recap.core.options import SamplingOptions
+
+MAX_COUNT = 4096  # of anything; the server's own limits are lower
+OPTIONS = [field.name for field in fields(SamplingOptions)]
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
+
+Form = Literal["json", "png", "zip"]
+Word = Annotated[str, Field(min_length=1, max_length=200)]
+Label = Annotated[int, Field(ge=0, le=MAX_COUNT**2)] | Annotated[str, Field(min_length=1, max_length=100)]
+Number = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+
+
+class Request(BaseModel):
+    """Fields are of the very type that is expected, and unknown ones are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Plan(Request):
+    """A model and how it is sampled; what is left out is the model's own."""
+
+    model: Word | None = Field(default=None, description="A name of /v1/models; left out, the default.")
+    schedule: Word | None = Field(default=None, description='Sampling options as text, as in "48+16:warmup=32".')
+    preset: Word | None = Field(default=None, description="Published preset to follow.")
+    full: Positive | None = Field(default=None, description="Full evaluations.")
+    local: Count | None = Field(default=None, description="Local evaluations; with `full`, none unless given.")
+    warmup: Count | None = Field(default=None, description="Groups at the start without local evaluations.")
+    chain: Positive | None = Field(default=None, description="Local evaluations that a group may have, 1 by default.")
+    guidance: Number | Annotated[list[Number], Field(min_length=2, max_length=2)] | None = Field(
+        default=None, description="Guidance scale, or its values at the first and the last token."
+    )
+    temperature: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = Field(
+        default=None, description="Temperature of the draws."
+    )
+    choice_temperature: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] | None = Field(
+        default=None, description="Temperature of the choice of positions."
+    )
+    head_steps: (
+        Annotated[list[Annotated[int, Field(ge=2, le=MAX_COUNT)]], Field(min_length=2, max_length=2)] | None
+    ) = Field(default=None, description="Diffusion steps after full and after local evaluations.")
+    solver: Word | None = Field(default=None, description="How a diffusion head takes its steps.")
+    order: Word | None = Field(default=None, description="In which order positions are decoded.")
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"full": 6, "local": 4, "guidance": 2.0}]})
+
+    def options(self) -> SamplingOptions:
+        """The sampling options that are given, as text or alone."""
+        said = {} if self.schedule is None else SamplingOptions.from_text(self.schedule).json()
+        alone = {name: getattr(self, name) for name in OPTIONS if getattr(self, name) is not None}
+        both = sorted(said.keys() & alone.keys())
+        if both:
+            raise ValueError(f"schedule {self.schedule!r} says {both[0]} already; leave one of them out")
+        return SamplingOptions.from_json(said | alone)
+
+
+class Draw(Plan):
+    """Images to draw: those of the run with this seed, as `recap sample` would draw them."""
+
+    labels: Label | Annotated[list[Label], Field(min_length=1, max_length=MAX_COUNT)] | None = Field(
+        default=None, description="Classes by number or name, taken in turn; left out, they are spread over all."
+    )
+    num: Positive | None = Field(default=None, description="How many images; left out, one for each label.")
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = Field(
+        default=0, description="Image i of a seed is always the same."
+    )
+
+    def given_labels(self) -> list[int | str] | None:
+        return [self.labels] if isinstance(self.labels, int | str) else self.labels
+
+    def count(self, first: int = 0) -> int:
+        """How many images are asked for, beginning with number `first`."""
+        return self.num if self.num is not None else max(1, len(self.given_labels() or ()) - first)
+
+
+class Redraw(Draw):
+    """A picture of which a part is drawn anew, in as many versions as asked for."""
+
+    image: str | None = Field(default=None, description="A PNG, JPEG or WebP file as base64 text.")
+    mask: str | None = Field(default=None, description="Likewise, of the same size; white is drawn anew.")
+    redraw: Annotated[list[Count], Field(min_length=4, max_length=4)] | None = Field(
+        default=None, description="Instead of a mask: left, top, right, bottom in pixels of the model's image."
+    )
+    fit: bool = Field(default=False, description="Crop the picture, and its mask, to a square and scale it.")
+    paste: bool = Field(default=False, description="Put the pixels that are not drawn anew back.")
+
+
+class Answer(Request):
+    """Which part of a run is wanted, and how the answer is to be given."""
+
+    first: Annotated[int, Field(ge=0, lt=2**31)] = Field(default=0, description="Index of the first image.")
+    format: Form | None = Field(default=None, description="Form of the answer; left out, the header Accept decides.")
+    timeout: Annotated[float, Field(ge=1, le=86400, allow_inf_nan=False)] | None = Field(
+        default=None, description="Seconds to wait, at most those of the server."
+    )
+
+
+class Sample(Answer, Draw):
+    """Images to draw: `first` to `first + num` of the run with this seed, as `recap sample` would draw them."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"labels": [0, 3], "seed": 7, "schedule": "6+4:guidance=2"}]}
+    )
+
+
+class Edit(Answer, Redraw):
+    """A picture of which a part is drawn anew, in as many versions as asked for."""
+
+    image: str = Field(description="A PNG, JPEG or WebP file as base64 text.")
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"image": PIXEL, "redraw": [0, 0, 2, 2], "labels": 1, "fit": True, "full": 1, "seed": 7}]
+        }
+    )
+
+
+class Compare(Redraw):
+    """Images to draw, or with a picture to edit, by reuse and beside it by plain decoding in as many sub-steps."""
+
+    compare: bool = Field(default=True, description="Decode plainly too, with as many sub-steps.")
+    drift: bool = Field(default=False, description="Hold every local evaluation against an exact one.")
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"labels": [0], "seed": 7, "full": 2, "local": 1}]})
+
+
+class Evaluations(BaseModel):
+    """The schedule of a run in numbers."""
+
+    options: str = Field(description="All of it as text, which the field `schedule` takes.")
+    full: int
+    local: int
+    warmup: int
+    chain: int = Field(description="Local evaluations that a group has at most.")
+    guided: bool
+    tokens: int = Field(description="Tokens that are drawn; the others of an image were known.")
+    shrunk_from: str | None = Field(
+        default=None, description="The model's own evaluations, where fewer are made because tokens are known."
+    )
+
+
+class Picture(BaseModel):
+    """One image."""
+
+    index: int
+    label: int | None
+    name: str | None
+    png: str = Field(description="The PNG file as base64 text.")
+
+
+class Drawn(BaseModel):
+    """Images, and what they were drawn with."""
+
+    model: str
+    seed: int
+    schedule: Evaluations
+    images: list[Picture]
+
+
+class Model(BaseModel):
+    """A model that is served."""
+
+    name: str
+    family: str
+    classes: int
+    class_names: list[str] | None
+    image_size: int
+    tokens: int
+    device: str
+    dtype: str
+    engine: str
+    sampling: dict[str, Any] = Field(description="The model's own sampling options.")
+    schedule: Evaluations
+
+
+class Models(BaseModel):
+    """What is served, and how much of it at a time."""
+
+    default: str
+    models: list[Model]
+    limits: dict[str, float]
+    version: str
+
+
+class Cost(BaseModel):
+    """What one image costs by operations alone, against plain decoding in as many sub-steps."""
+
+    model: str
+    schedule: Evaluations
+    groups: list[list[int]] = Field(description="The tokens of every sub-step, group by group.")
+    flops: float
+    flops_full: float
+    flops_local: float
+    flops_head: float
+    flops_plain: float
+    cache_bytes: int
+    speedup: float
+
+
+class State(BaseModel):
+    """How the server is."""
+
+    status: Literal["ok", "ready", "closing", "broken"]
+
+
+class Problem(BaseModel):
+    """Why there is no other answer: a word for programs; what came, what was expected and what to do, for people."""
+
+    code: str
+    message: str
+
+
+class Failure(BaseModel):
+    """Every answer that is none."""
+
+    error: Problem

@@ -1,0 +1,293 @@
+"""What holds for every model under grouped decoding, as exact checks that anybody can run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recap.core.cache import ContextCache
+from recap.core.canvas import Canvas, Draw, Known, take
+from recap.core.decode import grouped_decode
+from recap.core.heads import CategoricalHead
+from recap.core.noise import Noise, image_generators
+from recap.core.protocols import Selector
+from recap.core.schedule import Schedule, from_counts
+from recap.models.adapter import Adapter, ModelWrapper
+from recap.models.registry import adapt
+
+TOLERANCE = 1e-5  # relative to the largest value, in float32
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check, whether it passed, and how large the error was."""
+
+    name: str
+    ok: bool
+    error: float
+    tolerance: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        mark = "ok  " if self.ok else "FAIL"
+        return f"{mark}  {self.name:<48} error {self.error:.1e}  tolerance {self.tolerance:.0e}"
+
+
+class Report(tuple[Check, ...]):
+    """The checks that were made, in order; `ok` when all of them passed."""
+
+    __slots__ = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self)
+
+    def __str__(self) -> str:
+        failed = sum(not check.ok for check in self)
+        last = f"{failed} of {len(self)} checks failed" if failed else f"all {len(self)} checks passed"
+        return "\n".join([*map(str, self), last])
+
+
+class PlainModel(ModelWrapper):
+    """The same model by its own forward alone: everything recomputed, in raster order, nothing cached."""
+
+    def __init__(self, model: Adapter, labels: Tensor | None) -> None:
+        head = model.head
+        over_logits = CategoricalHead(_same, head.vocab_ids) if isinstance(head, CategoricalHead) else None
+        super().__init__(model, head=over_logits)
+        self.labels = labels
+
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
+        return take(self.model.plain(canvas, self.labels), canvas.order[:, wanted])
+
+
+def _same(logits: Tensor) -> Tensor:
+    return logits
+
+
+class Verifier:
+    """Checks one model with its selector; batches are small, and all randomness comes from `seed`."""
+
+    def __init__(self, model: Adapter, selector: Selector, seed: int = 0, tolerance: float = TOLERANCE) -> None:
+        self.model, self.selector, self.seed, self.tolerance = model, selector, seed, tolerance
+        self.reranks = isinstance(model.head, CategoricalHead)  # then the order may change between evaluations
+        self.branches = 2 if model.guidable else 1
+
+    def checks(self) -> Iterator[tuple[str, Callable[[], Iterator[float]]]]:
+        yield "full evaluation = plain forward", self.full_is_plain
+        yield "local with nothing changed = full", self.unchanged
+        yield "local over all rows = full", self.all_rows
+        yield "one layer: local = full after commits", self.one_layer
+        yield "no local steps = plain decoding, draw for draw", self.plain_decoding
+        yield "batch of 1 = batch of 8, image by image", self.batches
+        yield "committed tokens never change", self.committed
+        yield "known tokens never change", self.known
+        yield "cache bytes = predicted bytes", self.cache_bytes
+
+    def run(self) -> Iterator[Check]:
+        """Make one check after another."""
+        for name, check in self.checks():
+            with torch.inference_mode():
+                errors = [error if error == error else float("inf") for error in check()]  # NaN is a failure
+            worst = max(errors)
+            yield Check(name, worst <= self.tolerance, worst, self.tolerance)
+
+    def full_is_plain(self) -> Iterator[float]:
+        for decoded in (0, self.size // 3, self.size - 1):
+            canvas, _ = self.scene(decoded)
+            features = self.model.full(canvas, None, slice(0, self.size))
+            plain = take(self.model.plain(canvas, self.labels(2)), canvas.order)
+            yield distance(self.model.prediction(features), plain)
+        for ours, own in self.model.head_pairs(features[:, :5], self.noise(range(len(features)), offset=3000)):
+            yield distance(ours, own)
+
+    def unchanged(self) -> Iterator[float]:
+        for context in (0, self.size // 3):
+            canvas, cache = self.scene(context)
+            full = self.model.full(canvas, cache, slice(0, self.size))
+            self.rerank(canvas)
+            rows = slice(context, context + self.size // 4)
+            expected = full[:, rows] if canvas.cache_rows is None else take(full, canvas.cache_rows[:, rows])
+            yield distance(self.model.local(canvas, cache, rows, rows), expected)
+
+    def all_rows(self) -> Iterator[float]:
+        model = self.model.replace(refresh_prefix=True)
+        everything = slice(0, self.size)
+        canvas, cache = self.scene(self.size // 3)
+        model.full(canvas, cache, everything)
+        self.rerank(canvas)
+        self.commit(canvas, self.size // 4)
+        yield distance(model.local(canvas, cache, everything, everything), self.fresh(model, canvas, everything))
+
+    def one_layer(self) -> Iterator[float]:
+        model = self.model.single_layer()
+        for chain in (1, 3):
+            canvas, _ = self.scene(self.size // 3)
+            cache = ContextCache(model.cache_layout(), 2 * self.branches, model.device, model.dtype)
+            start, part = canvas.decoded, self.size // 8
+            model.full(canvas, cache, slice(0, self.size))
+            self.rerank(canvas)
+            rows = slice(start, start + (chain + 1) * part)
+            for _ in range(chain):
+                self.commit(canvas, part)
+                wanted = slice(canvas.decoded, canvas.decoded + part)
+                yield distance(model.local(canvas, cache, rows, wanted), self.fresh(model, canvas, wanted))
+
+    def plain_decoding(self) -> Iterator[float]:
+        schedule = self.schedule(full=4)
+        plain = PlainModel(self.model, self.labels(2))
+
+        def apart() -> float:
+            return distance(self.sample(self.model, schedule, [0, 1]), self.sample(plain, schedule, [0, 1]))
+
+        try:
+            with doubled(self.model.module):  # the first step of a diffusion multiplies rounding by thousands
+                error = apart()
+        except RuntimeError:  # a layer that knows one precision alone, as quantized ones may
+            error = apart()
+        yield error
+
+    def batches(self) -> Iterator[float]:
+        schedule = self.schedule(full=2, local=4, chain=3)
+        together = self.sample(self.model, schedule, range(8))
+        for image in range(8):
+            yield distance(self.sample(self.model, schedule, [image]), together[image : image + 1])
+
+    def committed(self) -> Iterator[float]:
+        for chain in (1, 3):
+            schedule = self.schedule(full=2, local=2 * chain, chain=chain)
+            before: tuple[Tensor, Tensor] | None = None
+            for canvas in self.steps(self.model, schedule, [0, 1]):
+                rows = canvas.tokens[:, : canvas.decoded].clone(), canvas.order[:, : canvas.decoded].clone()
+                if before is not None:
+                    n = before[0].shape[1]
+                    yield float((rows[0][:, :n] != before[0]).any() or (rows[1][:, :n] != before[1]).any())
+                before = rows
+            assert before is not None
+            everywhere = before[1].sort(dim=1).values == torch.arange(self.size, device=self.model.device)
+            yield float(not everywhere.all())
+
+    def known(self) -> Iterator[float]:
+        for count in (1, self.size // 2):
+            schedule = self.schedule(full=2, local=2, tokens=self.size - count)
+            order = self.noise(range(2), offset=2000).permutation(self.size)
+            tokens, masked = self.scene(self.size)[0].raster(), order >= count
+            *_, canvas = self.steps(self.model, schedule, [0, 1], Known(tokens, masked))
+            yield float((canvas.raster()[~masked] != tokens[~masked]).any() or canvas.masked.any())
+
+    def cache_bytes(self) -> Iterator[float]:
+        for chain in (1, 3):
+            schedule = self.schedule(full=2, local=2 * chain, chain=chain)
+            canvas, _ = self.scene(0)
+            predicted = self.model.cache_layout(schedule).nbytes(2, self.branches, self.model.dtype)
+            yield float(abs(self.model.new_cache(canvas, schedule).nbytes - predicted))
+
+    @property
+    def size(self) -> int:
+        return self.model.num_tokens
+
+    def labels(self, batch: int, first: int = 0) -> Tensor | None:
+        if not self.model.classes:
+            return None
+        return (torch.arange(first, first + batch, device=self.model.device) * 7 + 1) % self.model.classes
+
+    def noise(self, images: Any, offset: int = 0) -> Noise:
+        return Noise(image_generators(self.seed + offset, images), self.model.device)
+
+    def scene(self, decoded: int) -> tuple[Canvas, ContextCache]:
+        """Two images with `decoded` random tokens at random places, and an empty cache."""
+        order = self.noise(range(2)).permutation(self.size)
+        canvas = self.model.start(self.labels(2), order, self.branches)
+        self.commit(canvas, decoded)
+        layout = self.model.cache_layout()
+        return canvas, ContextCache(layout, 2 * self.branches, self.model.device, self.model.dtype)
+
+    def commit(self, canvas: Canvas, tokens: int) -> None:
+        noise = self.noise(range(2), offset=1 + canvas.decoded)
+        if self.reranks:
+            assert isinstance(self.model.head, CategoricalHead)
+            ids = (noise.uniform(tokens) * self.model.config.codes).long()
+            canvas.commit(Draw(self.model.head.named(ids)))
+        else:
+            canvas.commit(Draw(noise.normal(tokens, canvas.tokens.shape[2])))
+
+    def rerank(self, canvas: Canvas) -> None:
+        if self.reranks:
+            canvas.promote(self.noise(range(2), offset=1000).permutation(self.size - canvas.decoded))
+
+    def fresh(self, model: Adapter, canvas: Canvas, wanted: slice) -> Tensor:
+        moved, canvas.cache_rows = canvas.cache_rows, None
+        exact = model.full(canvas, None, wanted)
+        canvas.cache_rows = moved
+        return exact
+
+    def schedule(self, full: int, local: int = 0, chain: int = 1, tokens: int | None = None) -> Schedule:
+        """Even counts, so that every path is busy; few diffusion steps, since their number changes no check."""
+        steps, tokens = full + local, tokens or self.size
+        sizes = [tokens * (s + 1) // steps - tokens * s // steps for s in range(steps)]
+        guidance = 1.5 if self.model.guidable else 1.0
+        return from_counts(
+            tokens,
+            sizes,
+            full=full,
+            local=local,
+            warmup=0,
+            chain=chain,
+            choice_temperature=2.0,
+            guidance=guidance,
+            head_steps=(5, 4),
+        )
+
+    def steps(self, model: Any, schedule: Schedule, images: Any, known: Known | None = None) -> Iterator[Canvas]:
+        images = list(images)
+        labels = self.labels(len(images), images[0])
+        return grouped_decode(model, labels, schedule, self.selector, self.noise(images), known)
+
+    def sample(self, model: Any, schedule: Schedule, images: Any) -> Tensor:
+        *_, canvas = self.steps(model, schedule, images)
+        return canvas.raster()
+
+
+def distance(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference, relative to the largest value; for ids, the share of different ones."""
+    if ours.shape != theirs.shape:
+        return float("inf")
+    if not ours.is_floating_point():
+        return float((ours != theirs).float().mean())
+    return float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-12))
+
+
+@contextmanager
+def doubled(module: nn.Module) -> Iterator[None]:
+    """A network in float64 for a while; then its own tensors are back, at the same addresses."""
+    parameters = [(parameter, parameter.data) for parameter in module.parameters()]
+    buffers = [(part, name, buffer) for part in module.modules() for name, buffer in part._buffers.items()]
+    module.to(torch.float64)
+    try:
+        yield
+    finally:
+        for parameter, values in parameters:
+            parameter.data = values
+        for part, name, buffer in buffers:
+            part._buffers[name] = buffer
+
+
+def verify(
+    model: Adapter | nn.Module, selector: Selector | None = None, *, seed: int = 0, tolerance: float = TOLERANCE
+) -> Report:
+    """Check a model, ours or anybody's, exactly: `verify(model).ok` is the acceptance test.
+
+    A model is an adapter or what `recap.wrap` takes; the selector is its own unless another is given.
+    """
+    adapter = adapt(model)
+    return Report(Verifier(adapter, selector or adapter.selector(), seed, tolerance).run())
+
+
+__all__ = ["Check", "Report", "Verifier", "verify"]

@@ -1,0 +1,1 @@
+"""Looking at runs: pictures, frames, terminals."""

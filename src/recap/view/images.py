@@ -1,0 +1,218 @@
+"""Pictures, arrays and tensors at the public edge: images and masks in, images out."""
+
+from __future__ import annotations
+
+import math
+import struct
+import warnings
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from recap.checkpoints.safe_files import check_limit
+
+Picture = Image.Image | np.ndarray | Tensor
+WHITE = 128  # of an 8-bit mask: this and more is to be redrawn
+VEIL = 224  # of 255: how much of a picture its mask covers where both are shown
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # that are read from files; decoders of rare ones are rarely looked after
+# the ways in which decoders fail on damaged files
+FAILURES = (
+    *(OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, OverflowError, MemoryError),
+    *(struct.error, zlib.error, Image.DecompressionBombError),
+)
+PLACES = ("left", "right", "top", "bottom", "center")
+
+
+def open_picture(file: str | Path | IO[bytes], name: str, *, upright: bool = False) -> Image.Image:
+    """The first picture in a file, read in full and in a mode with few channels; `upright` turns it as EXIF says.
+
+    A picture of more pixels than `recap.checkpoints.safe_files` allows is refused before it is decoded.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd files: what matters is an error, and transparency is dropped
+        try:
+            with Image.open(file, formats=FORMATS) as image:
+                width, height = image.size
+                check_limit("MOST_PIXELS", width * height, f"it has {width}x{height} pixels")
+                image.load()
+                picture = ImageOps.exif_transpose(image) if upright else image.copy()
+                return picture if picture.mode.startswith(("I", "F")) else picture.convert("RGB")
+        except FAILURES as error:
+            if isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError):
+                raise
+            raise ValueError(
+                f"{name} is no readable picture ({error}); remove or replace it with a {', '.join(FORMATS)} file"
+            ) from error
+
+
+def offsets_fit(raw: np.ndarray, offsets: np.ndarray) -> bool:
+    """Whether `offsets` cut the bytes `raw` into pictures that lie one after the other."""
+    if raw.ndim != 1 or offsets.ndim != 1 or raw.dtype != np.uint8 or offsets.dtype.kind not in "iu":
+        return False
+    rising = not bool((offsets[1:] < offsets[:-1]).any())
+    return len(offsets) > 0 and rising and int(offsets[0]) >= 0 and int(offsets[-1]) <= len(raw)
+
+
+def batch_of(images: Picture | Sequence[Picture], side: int) -> Tensor:
+    """Images (B, 3, side, side) in [0, 1] from pictures, arrays (.., h, w, 3) or tensors (.., 3, h, w).
+
+    Integers mean 0 to 255, floats 0 to 1.
+    """
+    parts = [_images(image) for image in _each(images, "image")]
+    _check_sides(parts, side, "image")
+    return torch.cat(parts)  # (B, 3, h, w)
+
+
+def masks_of(masks: Picture | Sequence[Picture], side: int) -> Tensor:
+    """Masks (B, side, side), True where an image is to be redrawn: white, True, or 1 of floats."""
+    parts = [_masks(mask) for mask in _each(masks, "mask")]
+    _check_sides(parts, side, "mask")
+    return torch.cat(parts)  # (B, h, w)
+
+
+def token_mask(masks: Tensor, stride: int) -> Tensor:
+    """Masks of tokens (B, N), in raster order, from masks of pixels: a token is redrawn if any of its pixels is."""
+    batch, height, width = masks.shape
+    return masks.view(batch, height // stride, stride, width // stride, stride).any(4).any(2).flatten(1)
+
+
+def as_type(images: Tensor, output_type: str) -> Any:
+    """Images (B, 3, H, W) in [0, 1] as a list of pictures ("pil"), an array ("np") or as they are ("pt")."""
+    if output_type == "pt":
+        return images
+    pixels = images.permute(0, 2, 3, 1).cpu().numpy()
+    if output_type == "np":
+        return pixels
+    return [Image.fromarray(image) for image in (pixels * 255).round().astype(np.uint8)]
+
+
+def fit(image: Image.Image, side: int, *, mask: bool = False) -> Image.Image:
+    """The centre of a picture, scaled to a square of `side` pixels; of a mask, what it touches stays white."""
+    least = min(image.size)
+    left, top = (image.width - least) // 2, (image.height - least) // 2
+    box = (left, top, left + least, top + least)
+    if not mask:
+        return image.convert("RGB").resize((side, side), Image.Resampling.LANCZOS, box=box)
+    white = np.asarray(image.convert("L").crop(box)) >= WHITE
+    for axis in (0, 1):
+        spans = [slice(i * least // side, -(-(i + 1) * least // side)) for i in range(side)]
+        white = np.stack([white.take(range(least)[span], axis).any(axis) for span in spans], axis)
+    return Image.fromarray(white.astype(np.uint8) * 255)
+
+
+def box_mask(side: int, left: int, top: int, right: int, bottom: int) -> Image.Image:
+    """A mask that is white from `left` and `top` up to, but without, `right` and `bottom`."""
+    if not (0 <= left < right <= side and 0 <= top < bottom <= side):
+        raise ValueError(
+            f"the box {left},{top},{right},{bottom} is no part of {side} x {side} pixels; give left,top,right,bottom "
+            f"with 0 <= left < right <= {side} and 0 <= top < bottom <= {side}"
+        )
+    mask = Image.new("L", (side, side), 0)
+    mask.paste(255, (left, top, right, bottom))
+    return mask
+
+
+def keep_mask(side: int, where: str, share: float) -> Image.Image:
+    """A mask that is black over a share of the image at its left, right, top, bottom or center, white elsewhere.
+
+    The share is one of a side's length: what is kept at the center is a square of that side.
+    """
+    if where not in PLACES:
+        raise ValueError(f"{where!r} is no place to keep; give one of {', '.join(PLACES)}")
+    kept = round(side * share)
+    if not 0 < kept < side:
+        raise ValueError(f"a share of {share} of {side} pixels would keep all or nothing; give one between 0 and 1")
+    first = (side - kept) // 2
+    boxes = {
+        "left": (0, 0, kept, side),
+        "right": (side - kept, 0, side, side),
+        "top": (0, 0, side, kept),
+        "bottom": (0, side - kept, side, side),
+        "center": (first, first, first + kept, first + kept),
+    }
+    mask = Image.new("L", (side, side), 255)
+    mask.paste(0, boxes[where])
+    return mask
+
+
+def marked(image: Image.Image, masked: Tensor) -> Image.Image:
+    """The image with a veil over the tokens that `masked` (N) says are drawn anew."""
+    side = math.isqrt(len(masked))
+    veil = Image.fromarray(masked.cpu().view(side, side).numpy().astype(np.uint8) * VEIL)
+    return Image.composite(
+        Image.new("RGB", image.size, "white"), image, veil.resize(image.size, Image.Resampling.NEAREST)
+    )
+
+
+def _each(given: Picture | Sequence[Picture], name: str) -> list[Picture]:
+    several = [given] if isinstance(given, Image.Image | np.ndarray | Tensor) else given
+    if not isinstance(several, Sequence) or not several:
+        raise ValueError(f"{name} is {given!r}; give a PIL image, an array or a tensor, or a list of them")
+    for one in several:
+        if not isinstance(one, Image.Image | np.ndarray | Tensor):
+            raise ValueError(f"{name} is a {type(one).__name__}; give a PIL image, an array or a tensor")
+    return list(several)
+
+
+def _images(image: Picture) -> Tensor:
+    if isinstance(image, Image.Image):
+        image = np.asarray(image.convert("RGB"))
+    values = _values(image, "image")
+    channels = -1 if isinstance(image, np.ndarray) else -3
+    if values.ndim not in (3, 4) or values.shape[channels] != 3:
+        wanted = "(h, w, 3) or (B, h, w, 3)" if channels == -1 else "(3, h, w) or (B, 3, h, w)"
+        raise ValueError(f"an image has shape {tuple(values.shape)} but {wanted} is expected, in RGB")
+    values = values.reshape(-1, *values.shape[-3:])
+    if channels == -1:
+        values = values.permute(0, 3, 1, 2)
+    return _shares(values, "image")  # (B, 3, h, w)
+
+
+def _masks(mask: Picture) -> Tensor:
+    if isinstance(mask, Image.Image):
+        mask = np.asarray(mask.convert("L"))
+    values = _values(mask, "mask")
+    if values.ndim == 4 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim not in (2, 3):
+        raise ValueError(f"a mask has shape {tuple(values.shape)} but (h, w), (B, h, w) or (B, 1, h, w) is expected")
+    values = values.reshape(-1, *values.shape[-2:])
+    return values if values.dtype == torch.bool else _shares(values, "mask") >= WHITE / 255  # (B, h, w)
+
+
+def _values(given: np.ndarray | Tensor, name: str) -> Tensor:
+    if isinstance(given, Tensor):
+        return given.detach().cpu()
+    if given.dtype.kind not in "buif":
+        raise ValueError(f"the {name} is an array of {given.dtype}; give 8-bit integers, or floats in [0, 1]")
+    wide = given.astype(np.int64) if given.dtype.kind in "ui" else given  # torch cannot compare all of them
+    return torch.from_numpy(np.array(wide))
+
+
+def _shares(values: Tensor, name: str) -> Tensor:
+    """Integers of 0 to 255 or floats of 0 to 1, as float32 of 0 to 1."""
+    whole = not values.is_floating_point()
+    most = 255 if whole else 1
+    if values.dtype == torch.bool or values.is_complex() or not bool(((values >= 0) & (values <= most)).all()):
+        raise ValueError(
+            f"the {name} has values of {values.dtype} that are not 0 to {most}; "
+            f"give 8-bit integers, or floats in [0, 1]"
+        )
+    return values.float() / 255 if whole else values.float()
+
+
+def _check_sides(parts: Sequence[Tensor], side: int, name: str) -> None:
+    for part in parts:
+        height, width = part.shape[-2:]
+        if (height, width) != (side, side):
+            call = f"recap.fit({name}, {side}{', mask=True' if name == 'mask' else ''})"
+            raise ValueError(
+                f"the {name} is {width} x {height} pixels but this model draws {side} x {side}; "
+                f"crop and scale it first, with {call} or --fit on the command line"
+            )

@@ -1,0 +1,103 @@
+"""Sheets of images: a grid, and two runs side by side with their names and times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from PIL import Image, ImageDraw, ImageFont
+
+INK, FAINT = (24, 24, 24), (96, 96, 96)
+MIN_TILE = 192  # pixels; smaller tiles are scaled up
+MAX_COLUMNS = 8  # columns of a comparison
+MARGIN, GAP = 28, 10
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run in a comparison: its images, what it was, and what is worth saying of it."""
+
+    images: Sequence[Image.Image]
+    title: str
+    note: str = ""
+
+
+def grid(images: Sequence[Image.Image]) -> Image.Image:
+    """All images on one sheet, as square as possible."""
+    columns = next(c for c in range(1, len(images) + 1) if c * c >= len(images))
+    rows = -(-len(images) // columns)
+    width, height = images[0].size
+    sheet = Image.new("RGB", (columns * width, rows * height), "white")
+    for index, image in enumerate(images):
+        sheet.paste(image, (index % columns * width, index // columns * height))
+    return sheet
+
+
+def comparison(rows: Sequence[Row], names: Sequence[str] | None = None) -> Image.Image:
+    """The first images of several runs in a row each, titles above them and names under the columns."""
+    if not rows or len({len(row.images) for row in rows}) != 1 or not rows[0].images:
+        raise ValueError(
+            f"rows of {[len(row.images) for row in rows]} images cannot be compared; give as many images to each"
+        )
+    if names is not None and len(names) != len(rows[0].images):
+        raise ValueError(f"{len(names)} names were given for {len(rows[0].images)} columns; give one for each")
+    shown = min(MAX_COLUMNS, len(rows[0].images))
+    tiles = [[_tile(image) for image in row.images[:shown]] for row in rows]
+    width, height = tiles[0][0].size
+    title, small = ImageFont.load_default(size=22), ImageFont.load_default(size=18)
+    labels = [_wrapped(name, small, width) for name in (names or [])[:shown]]
+    heading = max(_length(title, row.title) + (_length(small, row.note) + 24 if row.note else 0) for row in rows)
+    across = max(shown * width + (shown - 1) * GAP, heading)
+    down = len(rows) * (height + 36) + (len(rows) - 1) * 24
+    foot = 12 + 24 * max(map(len, labels)) if labels else 0
+    sheet = Image.new("RGB", (across + 2 * MARGIN, down + foot + 2 * MARGIN), "white")
+    draw = ImageDraw.Draw(sheet)
+    y = MARGIN
+    for row, images in zip(rows, tiles, strict=True):
+        draw.text((MARGIN, y + 24), row.title, INK, title, anchor="ls")
+        draw.text((MARGIN + _length(title, row.title) + 24, y + 24), row.note, FAINT, small, anchor="ls")
+        y += 36
+        for column, image in enumerate(images):
+            sheet.paste(image, (MARGIN + column * (width + GAP), y))
+        y += height + 24
+    for column, lines in enumerate(labels):
+        middle = MARGIN + column * (width + GAP) + width // 2
+        for index, line in enumerate(lines):
+            draw.text((middle, y + 2 + 24 * index), line, INK, small, anchor="ms")
+    return sheet
+
+
+def _tile(image: Image.Image) -> Image.Image:
+    """The image, doubled until it can be seen."""
+    factor = 1
+    while min(image.size) * factor < MIN_TILE:
+        factor *= 2
+    size = (image.width * factor, image.height * factor)
+    return image if factor == 1 else image.resize(size, Image.Resampling.LANCZOS)
+
+
+def _length(font: Font, text: str) -> int:
+    return round(font.getlength(text))
+
+
+def _wrapped(name: str, font: Font, width: int) -> list[str]:
+    """The name in at most two lines that fit the column; what is left over becomes dots."""
+    lines = [""]
+    for word in name.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if not lines[-1] or _length(font, longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    if len(lines) > 2:
+        lines = [lines[0], " ".join(lines[1:])]
+    return [_cut(line, font, width) for line in lines]
+
+
+def _cut(line: str, font: Font, width: int) -> str:
+    if _length(font, line) <= width:
+        return line
+    while line and _length(font, line + "...") > width:
+        line = line[:-1]
+    return line.rstrip() + "..."

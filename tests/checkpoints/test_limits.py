@@ -1,0 +1,298 @@
+"""Bombs, objects and other harm in files, each refused in a line that says what to do."""
+
+import io
+import os
+import pickle
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.targets import MARK, SMALL, Attack, archive, arrays, picture, saved, seeds_of_pickles, state
+from recap.evaluation.fid import FeatureStatistics
+from recap.evaluation.measure import class_counts
+
+from recap.checkpoints import CheckpointError, load_official
+from recap.checkpoints.safe_files import (
+    DEFAULTS,
+    check_tensors,
+    limit,
+    parse_json,
+    read_arrays,
+    read_json,
+    read_pickle,
+    read_text,
+)
+from recap.cli import main
+from recap.core.counts import group_lengths
+from recap.evaluation.features import load_inception
+from recap.evaluation.images import open_images
+from recap.evaluation.report import Sweep
+from recap.evaluation.sweep import read_points
+from recap.models.registry import build
+from recap.training.data import DataError, read_photos
+from recap.view.images import open_picture
+
+Capture = pytest.CaptureFixture[str]
+
+
+def header(shape: tuple[int, ...], descr: str = "<f8") -> bytes:
+    """The head of an array, and nothing of what it promises."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def test_limits_may_be_raised_and_lowered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("12345")
+    monkeypatch.setenv("RECAP_MOST_TEXT_BYTES", "4")
+    with pytest.raises(ValueError, match=r"a\.txt has 5 bytes, and at most 4 are read; .* RECAP_MOST_TEXT_BYTES=5"):
+        read_text(tmp_path / "a.txt")
+    monkeypatch.setenv("RECAP_MOST_TEXT_BYTES", "5")
+    assert read_text(tmp_path / "a.txt") == "12345"
+    monkeypatch.setenv("RECAP_MOST_TEXT_BYTES", "-5")
+    with pytest.raises(ValueError, match="must be a whole number"):
+        limit("MOST_TEXT_BYTES")
+    assert all(limit(name) == value for name, value in DEFAULTS.items() if name != "MOST_TEXT_BYTES")
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "1" * 5000, '{"a": ', '"\\ud800'], ids=["deep", "long", "cut", "half"]
+)
+def test_json_of_any_kind_is_one_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match="is not valid JSON"):
+        read_json(tmp_path / "a.json")
+    with pytest.raises(ValueError, match="NaN is no number"):
+        parse_json('{"a": NaN}', "it", finite=True)
+
+
+def test_headers_that_are_no_python_are_refused(tmp_path: Path) -> None:
+    text = b"{'descr': '<f8', 'shape': (3,),\n"  # numpy would go on with what Python 2 wrote, and looks for its end
+    start = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text))
+    (tmp_path / "s.npz").write_bytes(archive({"mu.npy": start + text}))
+    with pytest.raises(ValueError, match=r"mu in .* is no readable array"):
+        read_arrays(tmp_path / "s.npz")
+
+
+@pytest.mark.parametrize("shape", [(10**6, 10**6), (2**62, 4), (10**5,)], ids=str)
+def test_arrays_that_promise_too_much(shape: tuple[int, ...], tmp_path: Path) -> None:
+    path = tmp_path / "s.npz"
+    path.write_bytes(archive({"mu.npy": header(shape), "sigma.npy": header((3, 3))}))
+    with pytest.raises(ValueError, match="cut short"):
+        FeatureStatistics.load(path)
+
+
+def test_arrays_are_bounded_together_by_what_they_unpack_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s.npz"
+    path.write_bytes(arrays(mu=np.zeros(100), sigma=np.zeros((100, 100))))
+    with zipfile.ZipFile(path) as inside:
+        size = sum(member.file_size for member in inside.infolist())
+    monkeypatch.setenv("RECAP_MOST_ARRAY_BYTES", str(size - 1))
+    with pytest.raises(ValueError, match=f"unpacks to {size:,} bytes.* RECAP_MOST_ARRAY_BYTES={size}"):
+        read_arrays(path)
+    assert read_arrays(path, ["mu"])["mu"].shape == (100,)
+    monkeypatch.setenv("RECAP_MOST_ARRAY_BYTES", str(size))
+    assert read_arrays(path)["sigma"].shape == (100, 100)
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+def test_arrays_come_back_as_numpy_reads_them(by_column: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    given: dict[str, Any] = {"a": rng.normal(size=(3, 4)), "b": np.arange(5, dtype=np.uint8), "c": np.asarray(7)}
+    given["d"] = np.empty((0, 3))
+    given = {key: np.asfortranarray(value) if by_column and value.ndim else value for key, value in given.items()}
+    (tmp_path / "a.npz").write_bytes(arrays(**given))
+    found = read_arrays(tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as theirs:
+        assert all(np.array_equal(found[key], theirs[key]) for key in given)
+    assert all(found[key].dtype == given[key].dtype and found[key].flags.writeable for key in given)
+
+
+def test_objects_in_arrays_are_never_made(tmp_path: Path) -> None:
+    evil = np.asarray([Attack(tmp_path / MARK)], dtype=object)
+    (tmp_path / "s.npz").write_bytes(arrays(mu=evil, sigma=evil, classes=evil, arr_0=evil, bytes=evil, offsets=evil))
+    readers: list[Callable[[Path], Any]] = [
+        read_arrays,
+        class_counts,
+        FeatureStatistics.load,
+        open_images,
+        read_photos,
+    ]
+    for read in readers:
+        with pytest.raises(ValueError, match=r"objects|expected"):
+            read(tmp_path / "s.npz")
+    assert not (tmp_path / MARK).exists()
+
+
+@pytest.mark.parametrize("n", [np.asarray(np.inf), np.asarray([1, 2]), np.asarray("x"), np.asarray(1 + 2j)], ids=str)
+def test_counts_that_are_none(n: np.ndarray, tmp_path: Path) -> None:
+    (tmp_path / "s.npz").write_bytes(arrays(mu=np.zeros(2), sigma=np.eye(2), n=n, classes=n))
+    with pytest.raises(ValueError, match=r"s\.npz has"):
+        FeatureStatistics.load(tmp_path / "s.npz")
+    if n.dtype.kind != "i":
+        with pytest.raises(ValueError, match=r"s\.npz has classes"):
+            class_counts(tmp_path / "s.npz")
+
+
+def test_compressed_checkpoints_are_refused_before_they_are_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(saved({"model": state()}))) as whole:
+        members = {name: whole.read(name) for name in whole.namelist()}
+    bomb = {**members, next(name for name in members if name.endswith("/data/0")): bytes(1 << 24)}
+    (tmp_path / "a.pth").write_bytes(archive(bomb, zipfile.ZIP_DEFLATED))
+    assert (tmp_path / "a.pth").stat().st_size < 1 << 18
+    with pytest.raises(CheckpointError, match="is compressed"):
+        load_official(tmp_path / "a.pth", heads=2)
+
+
+def test_archives_that_claim_more_than_they_have_are_refused(tmp_path: Path) -> None:
+    content = bytearray(archive({"a/data.pkl": pickle.dumps({}, 2), "a/version": b"3\n"}))
+    place = content.rindex(b"PK\x01\x02")
+    struct.pack_into("<II", content, place + 20, 1 << 30, 1 << 30)
+    (tmp_path / "a.pth").write_bytes(content)
+    with pytest.raises(CheckpointError, match="unpacks to 1,073,741,"):
+        load_official(tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_number_makes_no_array(legacy: bool, tmp_path: Path) -> None:
+    code = b"\x80\x02cbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85R."
+    (tmp_path / "a.pth").write_bytes(code if legacy else archive({"a/data.pkl": code, "a/version": b"3\n"}))
+    with pytest.raises(CheckpointError, match="bytearray"):
+        read_pickle(tmp_path / "a.pth")
+
+
+def test_tensors_are_there_in_full(tmp_path: Path) -> None:
+    path = tmp_path / "a.pth"
+    path.write_bytes(saved({"a": torch.zeros(1)}))
+    check_tensors({"a": torch.zeros(10)}, path)
+    for odd in (
+        torch.zeros(1).expand(10**12),
+        torch.empty(10**12, device="meta"),
+        torch.eye(3).to_sparse(),
+    ):
+        with pytest.raises(CheckpointError, match="no plain tensor"):
+            check_tensors({"a": odd}, path)
+    shared = torch.zeros(1 << 18)
+    with pytest.raises(CheckpointError, match="its tensors take"):
+        check_tensors({str(key): shared for key in range(4)}, path)
+
+
+def test_weights_that_repeat_one_value_are_not_blown_up(tmp_path: Path) -> None:
+    huge = {key: torch.zeros(1).expand(value.shape) for key, value in build(SMALL, meta=True).state_dict().items()}
+    (tmp_path / "a.pth").write_bytes(saved(huge))
+    with pytest.raises(CheckpointError, match="repeated values"):
+        load_official(tmp_path / "a.pth", heads=2)
+
+
+def nested(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as writer:
+        about = tarfile.TarInfo("a.pth")
+        about.size = len(content)
+        writer.addfile(about, io.BytesIO(content))
+    return archive({"inner.tar": file.getvalue()})
+
+
+def test_pickles_inside_anything_are_never_run(tmp_path: Path, capsys: Capture) -> None:
+    seeds = seeds_of_pickles(tmp_path)
+    for index, content in enumerate([*seeds, *map(nested, seeds)]):
+        for suffix in (".pth", ".pt", ".safetensors"):
+            path = tmp_path / f"{index}{suffix}"
+            path.write_bytes(content)
+            status = main(["convert", str(path), str(tmp_path / "out"), "--heads", "2"])
+            err = capsys.readouterr().err
+            assert (status, err.count("\n")) in ((0, 0), (2, 1)), err
+            with pytest.raises(ValueError, match=r"\w"):
+                load_inception(path)
+    assert not (tmp_path / MARK).exists()
+
+
+def png(width: int, height: int, rows: bytes) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [png(60_000, 60_000, b""), png(4, 4, b""), b"", b"GIF89a" + bytes(20), picture()[:40], picture("JPEG")[:50]],
+    ids=["huge", "empty", "nothing", "gif", "cut png", "cut jpeg"],
+)
+def test_pictures_that_are_none(content: bytes, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.png is no readable picture"):
+        open_picture(tmp_path / "a.png", "a.png")
+    with pytest.raises(ValueError, match=r"a\.png is no readable picture"):
+        list(open_images(tmp_path).batches(1))
+    with pytest.raises(DataError, match=r"a\.png is no readable picture"):
+        read_photos(tmp_path)
+    argv = ["edit", "--model", "flowers-mage", "--image", str(tmp_path / "a.png"), "--keep", "left"]
+    assert main([*argv, "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_damaged_places_in_a_zip_are_named(tmp_path: Path) -> None:
+    content = bytearray(archive({"a.png": picture(), "b.png": picture()}))
+    struct.pack_into("<I", content, content.rindex(b"PK\x05\x06") + 16, 1 << 31)  # where the directory starts
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.zip cannot be read"):
+        list(open_images(tmp_path / "a.zip").batches(1))
+
+
+def test_results_with_parts_missing_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text('{"model": "m", "family": "mar", "machine": {"device": "d"}, "rows": []}')
+    with pytest.raises(ValueError, match="no result of `recap sweep`"):
+        Sweep.read(tmp_path)
+    point = '{"setting": "8", "seed": Infinity, "num": 1, "figures": {}, "seconds": {}, "plain": 0}'
+    (tmp_path / "points.jsonl").write_text(point + "\n")
+    with pytest.raises(ValueError, match="line 1: a point has no usable"):
+        read_points(tmp_path / "points.jsonl")
+
+
+@pytest.mark.parametrize("numbers", [{"full": 10**15}, {"full": 10**30, "local": 10**30}, {"total": 2**40}], ids=str)
+def test_schedules_of_any_length_are_refused_at_once(numbers: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="evaluations was asked for; expected 1,048,576 at most"):
+        group_lengths(**numbers)
+
+
+@pytest.mark.parametrize("content", [b"", b"noise", saved({"recipe": 3}), saved([1]), saved({})], ids=len)
+def test_states_of_a_training_that_are_none(content: bytes, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.png").write_bytes(picture(side=16))
+    (tmp_path / "training.pt").write_bytes(content)
+    argv = [
+        "train",
+        "tokenizer",
+        "--kind",
+        "vq",
+        "--size",
+        "tiny",
+        "--perceptual",
+        "none",
+        "--steps",
+        "1",
+        "--batch",
+        "1",
+    ]
+    assert main([*argv, "--data", str(tmp_path / "data"), "--out", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert "training.pt" in err
+    assert err.count("\n") == 1
+
+
+def test_a_picture_through_a_link_is_only_read(tmp_path: Path) -> None:
+    (tmp_path / "outside.txt").write_text("private")
+    (tmp_path / "in").mkdir()
+    os.symlink(tmp_path / "outside.txt", tmp_path / "in" / "a.png")
+    with pytest.raises(ValueError, match="no readable picture") as caught:
+        list(open_images(tmp_path / "in").batches(1))
+    assert "private" not in str(caught.value)

@@ -1,0 +1,206 @@
+"""`recap edit`, `recap sample --order`, and the pictures and masks that they work on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from recap import SamplingOptions, fit
+from recap.cli import main
+from recap.cli.edit import opened
+from recap.runs import draw
+from recap.view.images import PLACES, box_mask, keep_mask
+from tests.cli.test_cli import failure
+from tests.pipelines.test_pipeline import pipeline
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model of each kind, a picture of its size, a large one with a mask, and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for family in ("maskgit", "mage"):
+        pipe = pipeline(family)
+        pipe.options = pipe.options.override(SamplingOptions(full=6, local=4))
+        pipe.save_pretrained(tmp_path / family)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save("small.png")
+    Image.fromarray(pixels).resize((60, 40)).save("large.jpg")
+    box_mask(8, 4, 0, 8, 8).save("mask.png")
+    Image.new("L", (8, 8), 0).save("black.png")
+    Image.fromarray(np.pad(np.full((40, 20), 255, np.uint8), ((0, 0), (0, 40)))).save("left.png")
+    return tmp_path
+
+
+def run(*argv: str) -> Any:
+    assert main(["edit", "--model", "maskgit", "--out", "out", "--overwrite", *argv]) == 0
+    return json.loads(Path("out/run.json").read_text())
+
+
+def test_the_cpu_draws_versions_one_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of more rows are rounded otherwise, and a version must not depend on how many there are."""
+    sizes: list[int] = []
+    begin = draw.begin
+
+    def seen(pipe: Any, works: Any, size: int) -> Any:
+        sizes.append(size)
+        return begin(pipe, works, size)
+
+    monkeypatch.setattr(draw, "begin", seen)
+    run("--image", "small.png", "--mask", "mask.png", "--labels", "1", "--num", "3", "--batch", "3", "--full", "2")
+    assert sizes == [1, 1, 1]
+
+
+def test_edit_writes_the_result_a_strip_and_what_was_done(place: Path, capsys: Capture) -> None:
+    about = run("--image", "small.png", "--mask", "mask.png", "--labels", "1,3", "--full", "3", "--local", "2")
+    out, err = capsys.readouterr()
+    assert "8 of 16 tokens regenerated with 3+2 evaluations, 2 versions" in out
+    assert "2/2" in err
+    assert sorted(path.name for path in Path("out").iterdir() if path.name != ".lock") == [
+        "000000.png",
+        "000001.png",
+        "manifest.json",
+        "run.json",
+        "strip.png",
+    ]
+    assert opened("out/000000.png", "RGB").size == (8, 8)
+    strip = opened("out/strip.png", "RGB")
+    assert strip.width > 4 * 192
+    edit = about["edit"]
+    assert (edit["image"], edit["mask"], edit["regenerated"], edit["of"]) == ("small.png", "mask.png", 8, 16)
+    assert (about["labels"], about["full"], about["local"], sum(about["tokens"])) == ([1, 3], 3, 2, 8)
+    assert about["evaluations"] == "3+2"
+
+
+def test_ways_to_say_what_is_drawn(place: Path) -> None:
+    usual = ["--image", "small.png", "--labels", "1"]
+
+    def result(*argv: str) -> tuple[bytes, int]:
+        about = run(*usual, *argv)
+        return Path("out/000000.png").read_bytes(), about["edit"]["regenerated"]
+
+    by_mask = result("--mask", "mask.png")
+    assert by_mask == result("--redraw", "4,0,8,8") == result("--keep", "left") == result("--keep", "left:0.5")
+    assert by_mask != result("--keep", "right:0.5")
+    assert result("--keep", "center:0.5")[1] == 12
+    assert result("--redraw", "0,0,3,1")[1] == 2
+    assert result("--strength", "0.25")[1] == 4
+    assert result("--strength", "1")[1] == 16
+    assert by_mask[0] != result("--mask", "mask.png", "--seed", "1")[0]
+    assert by_mask == result("--mask", "mask.png", "--batch", "1")
+
+
+def test_versions_are_the_same_in_any_batch(place: Path) -> None:
+    seen = []
+    for batch in ("1", "3"):
+        run("--image", "small.png", "--keep", "top", "--labels", "1", "--num", "3", "--batch", batch)
+        seen.append([Path(f"out/{i:06d}.png").read_bytes() for i in range(3)])
+    assert seen[0] == seen[1]
+    assert len(set(seen[0])) == 3
+
+
+def test_pictures_are_made_to_fit(place: Path) -> None:
+    about = run("--image", "large.jpg", "--mask", "left.png", "--labels", "1", "--fit", "--paste")
+    # the left third of 60 x 40 is the left quarter of its middle square
+    assert about["edit"]["regenerated"] == 4
+    result, before = np.asarray(opened("out/000000.png", "RGB")), np.asarray(fit(opened("large.jpg", "RGB"), 8))
+    assert (result[:, 2:] == before[:, 2:]).all()
+    assert (result[:, :2] != before[:, :2]).any()
+
+
+def test_models_without_classes_are_edited_without_labels(place: Path) -> None:
+    argv = ["edit", "--model", "mage", "--image", "small.png", "--keep", "bottom:0.25", "--num", "2", "--out", "out"]
+    assert main(argv) == 0
+    assert json.loads(Path("out/run.json").read_text())["labels"] is None
+
+
+ERRORS = {
+    "--image large.jpg --keep left --labels 1": "60 x 40 pixels but this model draws 8 x 8; crop and scale it first",
+    "--image large.jpg --mask mask.png --labels 1 --fit": "mask is 8 x 8 pixels but the image 60 x 40",
+    "--image small.png --mask left.png --labels 1": "mask is 60 x 40 pixels but the image 8 x 8",
+    "--image small.png --mask black.png --labels 1": "is empty, so there is nothing to redraw",
+    "--image small.png --keep left": "say with --labels",
+    "--image small.png --keep left --labels 9": "out of range",
+    "--image none.png --keep left --labels 1": "No such file",
+    "--image maskgit/config.json --keep left --labels 1": "cannot identify image file",
+    "--image small.png --keep middle --labels 1": "give one of left, right, top, bottom, center",
+    "--image small.png --keep left:1.0 --labels 1": "all or nothing",
+    "--image small.png --keep left:x --labels 1": "--keep left:x",
+    "--image small.png --redraw 1,2,3 --labels 1": "four whole numbers",
+    "--image small.png --redraw a,b,c,d --labels 1": "four whole numbers",
+    "--image small.png --redraw 4,0,4,8 --labels 1": "no part of 8 x 8 pixels",
+    "--image small.png --redraw 0,0,9,8 --labels 1": "no part of 8 x 8 pixels",
+    "--image small.png --strength 0 --labels 1": "above 0 and at most 1",
+    "--image small.png --strength 0.5 --paste --labels 1": "leave one of them out",
+    "--image small.png --keep left --labels 1 --num 0": "at least one image",
+    "--image small.png --keep left --labels 1 --batch 0": "at least one image at a time",
+    "--image small.png --keep left --labels 1 --full 9": "no room in 8 tokens",
+}
+
+
+@pytest.mark.parametrize("line", ERRORS)
+def test_edit_refuses_in_one_line(place: Path, capsys: Capture, line: str) -> None:
+    assert ERRORS[line] in failure(capsys, "edit", "--model", "maskgit", *line.split())
+    assert not Path("edited").exists()
+
+
+def test_orders_by_name(place: Path) -> None:
+    made: dict[str, bytes] = {}
+    for order in ("random", "confidence"):
+        argv = ["sample", "--model", "maskgit", "--num", "1", "--out", order, "--order", order]
+        assert main(argv) == 0
+        assert json.loads((place / order / "run.json").read_text())["order"] == order
+        made[order] = (place / order / "000000.png").read_bytes()
+    assert main(["sample", "--model", "maskgit", "--num", "1", "--out", "own"]) == 0
+    assert (place / "own" / "000000.png").read_bytes() == made["confidence"] != made["random"]
+
+
+def test_a_folder_with_another_edit_is_refused(place: Path, capsys: Capture) -> None:
+    usual = ["edit", "--model", "maskgit", "--out", "out", "--image", "small.png", "--labels", "1"]
+    assert main([*usual, "--keep", "left"]) == 0
+    capsys.readouterr()
+    for other in (["--keep", "top"], ["--strength", "0.5"], ["--keep", "left", "--paste"]):
+        assert main([*usual, *other]) == 2
+        assert "holds a run with other" in capsys.readouterr().err
+    assert main([*usual, "--keep", "left"]) == 0  # it goes on, and there is nothing left to do
+
+
+def test_shrunken_evaluations_are_said(place: Path, capsys: Capture) -> None:
+    usual = ["--image", "small.png", "--labels", "1", "--keep", "left"]
+    run(*usual)
+    assert "3+2 evaluations (in proportion to 6+4 for all tokens)" in capsys.readouterr().out
+    run(*usual, "--schedule", "3+2")
+    assert "in proportion" not in capsys.readouterr().out
+
+
+@given(st.integers(2, 64), st.sampled_from(PLACES), st.floats(0.05, 0.95))
+def test_what_is_kept_is_as_large_as_was_said(side: int, where: str, share: float) -> None:
+    kept = round(side * share)
+    if not 0 < kept < side:
+        with pytest.raises(ValueError, match="all or nothing"):
+            keep_mask(side, where, share)
+        return
+    black = np.asarray(keep_mask(side, where, share)) == 0
+    assert black.sum() == (kept * kept if where == "center" else kept * side)
+    edges = {"left": black[:, 0], "right": black[:, -1], "top": black[0], "bottom": black[-1]}
+    assert where == "center" or edges[where].all()
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 16))
+def test_whatever_a_mask_touches_stays_white_when_it_is_made_to_fit(width: int, height: int, side: int) -> None:
+    least = min(width, height)
+    left, top = (width - least) // 2, (height - least) // 2
+    mask = Image.new("L", (width, height), 0)
+    assert not np.asarray(fit(mask, side, mask=True)).any()
+    mask.putpixel((left + least // 2, top + least // 3), 255)
+    fitted = np.asarray(fit(mask, side, mask=True))
+    assert set(np.unique(fitted)) <= {0, 255}
+    touched = [int((least // part) * side / least) for part in (3, 2)]  # row and column
+    assert fitted[*touched] == 255
+    assert fitted.astype(bool).sum() <= (side / least + 2) ** 2

@@ -1,0 +1,118 @@
+"""The commands with models that come with the package."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from recap import load, weights
+from recap.cli import main
+from recap.models.registry import SIZES
+from tests.cli.test_cli import Capture, failure
+from tests.weights.test_embedded import home  # noqa: F401
+
+
+def sample(*argv: str) -> dict[str, Any]:
+    assert main(["sample", "--overwrite", *argv]) == 0
+    out = argv[argv.index("--out") + 1] if "--out" in argv else "samples"
+    return json.loads((Path(out) / "run.json").read_text())
+
+
+def test_sample_by_name_and_label(home: Path, capsys: Capture) -> None:
+    run = sample("--model", "flowers-maskgit", "--labels", "sunflower,water lily", "--num", "3", "--seed", "4")
+    assert "samples/grid.png" in capsys.readouterr().out
+    assert run["labels"] == [1, 2, 1]
+    assert run["class_names"] == ["Sunflower", "water lily", "Sunflower"]
+    assert (run["full"], run["local"], run["plain"]) == (4, 2, 0)
+    assert run["sampling"]["choice_temperature"] == 2.0
+    assert len(set(run["seeds"])) == 3
+    assert run["evaluations"] == {"full": 3 * 4, "local": 3 * 2}  # on the CPU every image is computed alone
+    assert set(run["seconds"]) == {"full", "local", "head", "selection", "tokenizer", "total"}
+    parts = [seconds for phase, seconds in run["seconds"].items() if phase != "total"]
+    assert all(seconds > 0 for seconds in parts)
+    assert sum(parts) <= run["seconds"]["total"]
+    pipe = load("flowers-maskgit")
+    pipe.progress = False
+    for index, image in enumerate(pipe([1, 2, 1], seed=4).images):
+        with Image.open(f"samples/{index:06d}.png") as written:
+            assert written.tobytes() == image.tobytes()
+
+
+@pytest.mark.parametrize("name", ["flowers-mage", "flowers-maskgit"])
+def test_batches_change_nothing(name: str, home: Path) -> None:
+    for batch in ("1", "2", "8"):
+        run = sample("--model", name, "--num", "5", "--batch", batch, "--out", batch)
+        assert run["evaluations"]["full"] == run["full"] * 5
+    assert len(list(Path("8").glob("0*.png"))) == 5
+    for path in Path("8").glob("*.png"):
+        assert path.read_bytes() == (Path("1") / path.name).read_bytes() == (Path("2") / path.name).read_bytes()
+
+
+def test_default_model_is_drawn_with_and_can_be_overridden(home: Path) -> None:
+    assert sample("--num", "1")["model"] == "flowers-maskgit"
+    mar = ("--model", "flowers-mar")
+    run = sample(*mar, "--num", "2")
+    assert (run["model"], run["full"], run["local"], run["head_steps"]) == ("flowers-mar", 4, 2, [4, 3])
+    assert (run["guidance"][-1], run["temperature"]) == (2.0, [0.9, 0.9])
+    changed = sample(
+        *mar, "--num", "2", "--guidance", "3", "--temperature", "0.8", "--full", "3", "--dtype", "bfloat16"
+    )
+    assert (changed["full"], changed["local"], changed["dtype"]) == (3, 0, "bfloat16")
+    assert changed["guidance"][0] < changed["guidance"][1] == 3.0
+    assert changed["temperature"] == [0.8, 0.8]
+    ramp = sample(*mar, "--num", "1", "--guidance", "2,4", "--setting", "mar-base")
+    assert 2.0 < ramp["guidance"][0] < ramp["guidance"][1] == 4.0
+    assert (ramp["sampling"]["preset"], ramp["temperature"], ramp["full"]) == ("mar-base", [1.0, 1.0], 4)
+    assert sample(*mar, "--num", "1", "--local", "1")["full"] == 4
+
+
+def test_sample_without_any_model_says_what_to_do(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "HOME", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert "--model" in failure(capsys, "sample")
+    assert weights.embedded() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_requests_are_one_line(home: Path, capsys: Capture) -> None:
+    assert "did you mean 'flowers-mar'" in failure(capsys, "sample", "--model", "flower-mar")
+    assert "did you mean 'flowers-mar'" in failure(capsys, "verify", "flower-mar")
+    assert "fits 2 classes" in failure(capsys, "sample", "--labels", "lily")
+    assert "--tiny" in failure(capsys, "sample", "--tiny")
+    assert "tokenizer" in failure(capsys, "sample", "--model", "flowers-kl")
+    assert not Path("samples").exists()
+
+
+@pytest.mark.parametrize("name", ["flowers-maskgit", "flowers-mage"])
+def test_comparison_is_drawn_and_measured(name: str, home: Path, capsys: Capture) -> None:
+    run = sample("--model", name, "--num", "2", "--compare", "--out", "both")
+    assert "both/compare.png" in capsys.readouterr().out
+    other = run["compare"]
+    assert other["evaluations"] == {"full": 2 * (run["full"] + run["local"]), "local": 0}
+    assert other["full"] == run["full"] + run["local"]
+    assert other["speedup"] == pytest.approx(other["seconds"]["total"] / run["seconds"]["total"])
+    with Image.open("both/compare.png") as sheet, Image.open("both/000001.png") as image:
+        large = image.resize((256, 256), Image.Resampling.LANCZOS)
+        top = sheet.height - 28 - 256 - (0 if name == "flowers-mage" else 36)
+        assert sheet.crop((28 + 266, top, 28 + 266 + 256, top + 256)).tobytes() == large.tobytes()
+    sample("--model", name, "--num", "2", "--out", "alone")
+    assert Path("alone/grid.png").read_bytes() == Path("both/grid.png").read_bytes()
+
+
+def test_models_lists_embedded_ones_first(home: Path, capsys: Capture) -> None:
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:5]] == [*weights.embedded(), "flowers-kl", "flowers-vq"]
+    assert "8x8 pixels, 5 classes: pink primrose, Sunflower, water lily, ..." in lines[0]
+    assert "8x8 pixels, unconditional" in lines[2]
+    assert all(" MB " in line for line in lines[:5])
+    assert lines[5].startswith(next(iter(SIZES)))
+
+
+def test_verify_by_name(home: Path, capsys: Capture) -> None:
+    assert main(["verify", "flowers-maskgit"]) == 0
+    assert capsys.readouterr().out.startswith("flowers-maskgit on cpu")

@@ -1,0 +1,252 @@
+"""Predicted memory against measured peaks, and batches that fit."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recap.cli import main
+from recap.core.options import SamplingOptions
+from recap.core.schedule import cosine
+from recap.models.registry import SIZES, TOKENIZER_SIZES, family_of
+from recap.pipelines.pipeline import Pipeline
+from recap.planning import memory
+from recap.planning.memory import Memory, choose_batch, largest_batch, predict, size_of
+from recap.planning.plan import plan, with_memory
+from recap.runs import draw
+from recap.runs.backoff import OutOfMemoryBackoff
+from tests.pipelines.test_pipeline import pipeline
+
+Capture = pytest.CaptureFixture[str]
+RECORDS = sorted((Path(__file__).parents[2] / "docs" / "performance").glob("h200-*.json"))
+ROWS = [row for path in RECORDS for row in json.loads(path.read_text())["rows"] if row.get("peak_bytes")]
+OTHERS = (("mar", 0, "latent"), ("mage", 2, "latent"), ("maskgit", 0, "latent"), ("maskgit", 2, "latent"))
+LEAST, MOST = 0.85, 1.4  # predicted over measured
+
+MEASURE = """
+import ctypes, json, re, sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+from recap import Pipeline, cosine
+from recap.models.mage import MAGEConfig
+from recap.models.mar import MARConfig
+from recap.models.maskgit import MaskGITConfig
+from recap.tokenizers import KLVAEConfig, VQGANConfig
+from recap.bench.measure import fill, request
+from recap.planning.memory import predict
+from recap.models.registry import build
+torch.set_num_threads(1)
+kind, local, output = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+small = replace(VQGANConfig(), channels=32, codes=256)
+config = {
+    "mar": MARConfig(256, 4, 4, 4, 3, 256),
+    "mage": MAGEConfig(256, 4, 4, 4, 4, codes=256, fake_class=300, vqgan=small, patch=0),
+    "maskgit": MaskGITConfig(256, 8, 4, codes=256),
+}[kind]
+tokenizer = {"mar": replace(KLVAEConfig(), channels=32), "mage": None, "maskgit": small}[kind]
+pipe = Pipeline(fill(build(config)), tokenizer and fill(build(tokenizer)))
+pipe.progress, guidance = False, 1.0 if kind == "mage" else 2.0
+schedule = cosine(256, full=3, local=local, warmup=0 if local else None, guidance=guidance, head_steps=(4, 4))
+def draw(images):
+    pipe(**request(pipe, images), schedule=schedule, seed=0, output_type=output)
+draw(1)
+ctypes.CDLL(None).malloc_trim(0)
+Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
+def status(name):
+    return 1024 * int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+before = status("VmRSS")
+draw(16)
+decoder = pipe.tokenizer.config if output == "pt" else None
+predicted = predict(config, schedule, 16, weights=0, tokenizer=decoder)
+print(json.dumps({"measured": status("VmHWM") - before, "predicted": predicted.total}))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("kind", "local", "output"),
+    [
+        ("mar", 2, "latent"),
+        ("maskgit", 2, "pt"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS),
+    ],
+)
+def test_prediction_against_a_peak_on_the_cpu(kind: str, local: int, output: str) -> None:
+    environment = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "OMP_NUM_THREADS": "1"}  # freed is given back
+    command = [sys.executable, "-c", MEASURE, kind, str(local), output]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | environment)
+    result = json.loads(done.stdout)
+    assert LEAST <= result["predicted"] / result["measured"] <= MOST
+
+
+@pytest.mark.parametrize(
+    "row", ROWS, ids=lambda row: f"{row['model']} {row['schedule']} {row['batch']} {row['engine']}"
+)
+def test_prediction_against_recorded_peaks(row: dict[str, Any]) -> None:
+    config = SIZES[row["model"]]
+    preset = row["model"] if row["model"].startswith("mar") else family_of(config).preset
+    options = SamplingOptions(preset).override(SamplingOptions.from_text(row["schedule"]))
+    schedule = options.schedule(config.num_tokens)
+    dtype = getattr(torch, row["dtype"])
+    planned = plan(row["model"], config, schedule, dtype=dtype)
+    tokenizer = family_of(config).tokenizer_config(config)
+    whole = with_memory(planned, config, tokenizer, batch=row["batch"], dtype=dtype, cuda=True).memory
+    assert whole is not None
+    sampled = replace(whole, tokenizer=0)  # these runs ended with tokens
+    assert LEAST <= sampled.total / row["peak_bytes"] <= MOST
+
+
+def test_there_are_records() -> None:
+    assert len(ROWS) >= 12
+    assert {family_of(SIZES[row["model"]]).name for row in ROWS} == {"mar", "mage", "maskgit"}
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5 * 10**8, 10**9, 10**10, 10**14])
+def test_the_largest_batch_fits_and_one_more_does_not(limit: int) -> None:
+    config, schedule = SIZES["mar-base"], cosine(256, full=8, local=4, guidance=2.0)
+
+    def predicted(batch: int) -> Memory:
+        return predict(config, schedule, batch, weights=10**8, tokenizer=TOKENIZER_SIZES["kl16"])
+
+    found = largest_batch(predicted, limit)
+    assert found == 0 or predicted(found).total <= limit
+    assert found == memory.MAX_BATCH or predicted(found + 1).total > limit
+    bounded = largest_batch(predicted, limit, cache_limit=10**9)
+    assert bounded <= found
+    assert not bounded or predicted(bounded).cache <= 10**9
+
+
+def test_sizes_in_words() -> None:
+    assert [size_of(text) for text in ("80GB", "1.5GiB", "512M", "7", "2 kb", "1TiB")] == [
+        80 * 10**9,
+        3 * 2**29,
+        512 * 10**6,
+        7,
+        2000,
+        2**40,
+    ]
+    for text in ("", "GB", "-1GB", "0", "1e9", "nan", "1 PB", "9" * 40):
+        with pytest.raises(ValueError, match="is no size"):
+            size_of(text)
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Pipeline:
+    return pipeline("maskgit")
+
+
+def test_auto_takes_what_is_free(pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = pipe.schedule("4+2")
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 10**12)
+    assert choose_batch(pipe, schedule, "auto", 7) == 7
+    assert choose_batch(pipe, schedule, 3, 7) == 3
+    one = predict(pipe.model.config, schedule, 1, weights=0, tokenizer=pipe.tokenizer.config)  # type: ignore[union-attr, arg-type]
+    monkeypatch.setattr(memory, "free_bytes", lambda device: int(5.5 * one.total / memory.SHARE))
+    assert choose_batch(pipe, schedule, "auto", 100) == 5
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 0)
+    assert choose_batch(pipe, schedule, "auto", 100) == 1
+    assert choose_batch(pipe, schedule, 8, 8, cache_limit=3 * one.cache) == 3
+    with pytest.raises(ValueError, match=r"--cache-limit is .* but the cache of one image"):
+        choose_batch(pipe, schedule, 8, 8, cache_limit=one.cache - 1)
+
+
+def test_free_memory_is_what_the_machine_says() -> None:
+    free = memory.free_bytes("cpu")
+    assert 10**6 < free < 2**50
+
+
+class Crowded:
+    """Draws nothing, and fails for more than `room` at a time."""
+
+    def __init__(self, room: int, error: Exception) -> None:
+        self.room, self.error, self.asked = room, error, list[int]()
+
+    def __call__(self, indices: range) -> list[int]:
+        self.asked.append(len(indices))
+        if len(indices) > self.room:
+            raise self.error
+        return list(indices)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("x"), MemoryError(), RuntimeError("can't allocate memory")])
+def test_no_memory_halves_the_batch_and_loses_nothing(error: Exception, capsys: Capture) -> None:
+    forgotten: list[int] = []
+    crowded = Crowded(3, error)
+    backoff = OutOfMemoryBackoff(16, torch.device("cpu"), lambda: forgotten.append(backoff.batch))
+    drawn = [index for _, part in backoff.parts(35, crowded) for index in part]
+    assert drawn == list(range(35))
+    assert crowded.asked[:4] == [16, 8, 4, 2]
+    assert max(crowded.asked[3:]) == 2
+    assert capsys.readouterr().err.count("found no memory") == 3
+    assert forgotten == [8, 4, 2]
+
+
+def test_other_errors_and_one_image_too_many_are_raised() -> None:
+    with pytest.raises(MemoryError, match="no memory for one image"):
+        list(OutOfMemoryBackoff(4, torch.device("cpu")).parts(4, Crowded(0, MemoryError())))
+    with pytest.raises(RuntimeError, match="shapes"):
+        list(OutOfMemoryBackoff(4, torch.device("cpu")).parts(4, Crowded(0, RuntimeError("shapes differ"))))
+
+
+def test_images_are_the_same_however_much_memory_there_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    pipeline("mar").save_pretrained(tmp_path / "m")
+    argv = ["sample", "--model", str(tmp_path / "m"), "--num", "5", "--full", "2", "--local", "1", "--labels", "0,1"]
+    assert main([*argv, "--batch", "1", "--out", str(tmp_path / "a")]) == 0
+    begin = draw.begin
+
+    def crowded(pipe: Pipeline, works: Any, size: int) -> Any:
+        if size > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return begin(pipe, works, size)
+
+    monkeypatch.setattr(draw, "begin", crowded)
+    monkeypatch.setattr(draw, "one_at_a_time", lambda _: False)  # as on a GPU
+    assert main([*argv, "--batch", "auto", "--out", str(tmp_path / "b")]) == 0
+    assert "going on with 2" in capsys.readouterr().err
+    for index in range(5):
+        name = f"{index:06d}.png"
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_plan_says_what_memory_it_takes(capsys: Capture) -> None:
+    argv = [
+        "plan",
+        "--model",
+        "mar-large",
+        "--full",
+        "72",
+        "--local",
+        "24",
+        "--dtype",
+        "bfloat16",
+        "--device",
+        "cuda",
+    ]
+    assert main([*argv, "--batch", "128", "--memory", "80GB", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    taken = row["memory"]
+    assert taken["batch"] == 128
+    assert taken["cache"] == 128 * row["cache_bytes"]
+    assert taken["total"] == taken["weights"] + max(taken["cache"] + taken["activations"], taken["tokenizer"])
+    assert main([*argv, "--batch", str(row["largest_batch"] + 1), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["memory"]["total"] > 80e9
+    assert main([*argv, "--batch", "128", "--memory", "80GB"]) == 0
+    assert f"{taken['total'] / 1e6:.1f} MB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--batch=0", "--batch=-3", "--batch=x", "--cache-limit=big", "--cache-limit=0"])
+def test_sizes_that_are_none_are_refused(option: str, capsys: Capture) -> None:
+    try:
+        assert main(["sample", option]) == 2
+    except SystemExit as left:
+        assert left.code == 2  # noqa: PT017
+    assert option.partition("=")[0] in capsys.readouterr().err

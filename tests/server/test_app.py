@@ -1,0 +1,464 @@
+"""The endpoints: a clear answer for everything, and nothing that breaks the server."""
+
+import asyncio
+import base64
+import io
+import json
+import re
+import zipfile
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+pytest.importorskip("fastapi", reason="fastapi is not installed; the extra serve brings it")
+
+import httpx
+
+import recap
+from recap.server.app import PAGE
+from recap.server.files import png
+from recap.server.guard import HEADERS, Escaped, Guard
+from recap.server.limits import Limits
+from recap.server.models import Entry
+from recap.view.images import box_mask
+from tests.server.served import Ask, asked, few, metric, pngs, post, served, slow, small
+
+JSON = {"Content-Type": "application/json"}
+
+
+def raw(body: bytes) -> Ask:
+    return lambda client: client.post("/v1/sample", content=body, headers=JSON)
+
+
+def test_clients_share_batches() -> None:
+    async def ask(client: httpx.AsyncClient) -> Any:
+        bodies = [{"labels": 1, "seed": seed, "full": 3 + seed % 2} for seed in range(8)]
+        answers = await asyncio.gather(*(client.post("/v1/sample", json=body) for body in bodies))
+        alone = [await client.post("/v1/sample", json=body) for body in bodies]
+        return [pngs(answer) for answer in answers], [pngs(answer) for answer in alone], await client.get("/metrics")
+
+    together, alone, metrics = asked(ask)
+    assert together == alone
+    batches = metric(metrics.text, "recap_batch_images_count")
+    assert 10 <= batches < 16  # eight alone, and at least some of the others together
+    assert metric(metrics.text, "recap_images_total") == metric(metrics.text, "recap_batch_images_sum") == 16
+
+
+def test_forms_of_an_answer() -> None:
+    one, two = {"labels": 1, "seed": 2}, {"labels": [1, 3], "seed": 2, "first": 0}
+
+    async def ask(client: httpx.AsyncClient) -> Any:
+        async def get(body: Any, accept: str | None = None) -> httpx.Response:
+            return await client.post("/v1/sample", json=body, headers={} if accept is None else {"Accept": accept})
+
+        plain = await get(one)
+        assert plain.headers["content-type"] == "application/json"
+        for body, accept in (({**one, "format": "png"}, None), (one, "image/png"), (one, "text/html, image/png")):
+            answer = await get(body, accept)
+            assert answer.headers["content-type"] == "image/png"
+            assert [answer.content] == pngs(plain)
+        for body, accept in (({**two, "format": "zip"}, "image/png"), (two, "text/html, application/zip;q=0.2")):
+            answer = await get(body, accept)
+            assert answer.headers["content-type"] == "application/zip"
+            with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+                assert archive.namelist() == ["000000.png", "000001.png"]
+                assert [archive.read(name) for name in archive.namelist()] == pngs(await get(two))
+        assert (await get(two, "image/png")).status_code == 422
+        assert (await get({**two, "format": "png"})).status_code == 422
+        assert pngs(await get(one, "text/html")) == pngs(plain)  # who knows no form of ours gets JSON
+
+    asked(ask)
+
+
+def test_models_say_what_is_served() -> None:
+    service = served()
+    service.models.entries["maskgit"].blank.class_names = ("rose", "tulip", "daisy", "lily", "aster")
+
+    async def ask(client: httpx.AsyncClient) -> Any:
+        named = await client.post("/v1/sample", json={"labels": ["Tul", "lily"], "num": 3})
+        return (await client.get("/v1/models")).json(), named.json()
+
+    told, named = asked(ask, service)
+    assert (told["default"], told["version"]) == ("maskgit", recap.__version__)
+    assert set(told["limits"]) == {field.name for field in fields(Limits)}
+    for model, name in zip(told["models"], ("maskgit", "mar", "mage"), strict=True):
+        assert (model["name"], model["family"], model["image_size"], model["tokens"]) == (name, name, 8, 16)
+        schedule, own = model["schedule"], few(name).schedule()
+        assert (schedule["full"], schedule["local"], schedule["chain"]) == (6, 4, 1)
+        assert (schedule["warmup"], schedule["guided"]) == (own.warmup, own.guided)
+        assert recap.SamplingOptions.from_json(model["sampling"]).text == schedule["options"]
+    assert told["models"][0]["class_names"] == ["rose", "tulip", "daisy", "lily", "aster"]
+    assert [(image["label"], image["name"]) for image in named["images"]] == [(1, "tulip"), (3, "lily"), (1, "tulip")]
+
+
+def test_models_are_chosen_by_name() -> None:
+    async def ask(client: httpx.AsyncClient) -> Any:
+        body = {"seed": 3, "num": 2}
+        several = [client.post("/v1/sample", json={**body, "model": name}) for name in ("mage", "maskgit", "mage")]
+        return [(answer.json()["model"], pngs(answer)) for answer in await asyncio.gather(*several)]
+
+    one, two, three = asked(ask, served())
+    assert (one[0], two[0]) == ("mage", "maskgit")
+    assert one == three != two
+
+
+def test_plans_cost_nothing() -> None:
+    async def ask(client: httpx.AsyncClient) -> Any:
+        bodies: list[Any] = [{"full": 5, "local": 4, "chain": 2}, {"schedule": "5+4:chain=2"}, {}]
+        answers = [(await client.post("/v1/plan", json=body)).json() for body in bodies]
+        return answers, (await client.get("/metrics")).text
+
+    (cost, same, own), metrics = asked(ask)
+    assert cost == same
+    assert (cost["schedule"]["full"], cost["schedule"]["local"], cost["schedule"]["warmup"]) == (5, 4, 3)
+    assert sum(map(sum, cost["groups"])) == 16
+    assert [len(group) for group in cost["groups"]] == [1, 1, 1, 3, 3]
+    assert cost["speedup"] == pytest.approx(cost["flops_plain"] / cost["flops"])
+    assert cost["speedup"] > 1
+    assert cost["cache_bytes"] > 0
+    assert (own["schedule"]["full"], own["schedule"]["local"]) == (6, 4)
+    assert metric(metrics, "recap_images_total") == 0
+
+
+def test_every_option_is_heeded() -> None:
+    """Each makes another image than the model's own, or than another value of it."""
+
+    async def ask(client: httpx.AsyncClient) -> Any:
+        changes: dict[str, list[Any]] = {
+            "maskgit": [
+                {},
+                *({"preset": "maskgit"}, {"full": 9}, {"local": 2}, {"warmup": 0, "full": 6, "local": 4}),
+                *({"full": 3, "local": 6, "chain": 2}, {"guidance": 5.0}, {"guidance": [1.0, 9.0]}),
+                *({"temperature": 0.3}, {"choice_temperature": 90.0}, {"order": "random"}),
+            ],
+            "mar": [{}, {"head_steps": [2, 9]}, {"solver": "ddim"}],
+        }
+        found = {}
+        for model, several in changes.items():
+            for change in several:
+                body = {"model": model, "labels": 2, "seed": 3, **change}
+                found[model, str(change)] = tuple(pngs(await client.post("/v1/sample", json=body)))
+        as_text = await client.post("/v1/sample", json={"labels": 2, "seed": 3, "schedule": ":order=random"})
+        assert tuple(pngs(as_text)) == found["maskgit", "{'order': 'random'}"]
+        return found
+
+    found = asked(ask, served("maskgit", "mar"))
+    names = {pictures: name for name, pictures in found.items()}
+    assert [name for name, pictures in found.items() if names[pictures] != name] == []
+
+
+PIXEL = base64.b64encode(png(Image.new("RGB", (8, 8)))).decode()
+WHITE = base64.b64encode(png(Image.new("L", (8, 8), 255))).decode()
+BLACK = base64.b64encode(png(Image.new("L", (8, 8), 0))).decode()
+WIDE = base64.b64encode(png(Image.new("L", (9, 8), 255))).decode()
+LARGE = base64.b64encode(png(Image.new("1", (400, 400)))).decode()
+PAINTED: Any = {"labels": [1], "image": PIXEL, "mask": WHITE, "fit": True}
+BAD: list[tuple[str, Any, int, str]] = [
+    ("/v1/sample", {"num": 9}, 422, "9 images were asked for, but 8 are allowed"),
+    ("/v1/sample", {"num": 0}, 422, "greater than or equal to 1"),
+    ("/v1/sample", {"num": "3"}, 422, "valid integer"),
+    ("/v1/sample", {"num": True}, 422, "valid integer"),
+    ("/v1/sample", {"labels": [1, None]}, 422, "labels"),
+    ("/v1/sample", {"labels": []}, 422, "labels"),
+    ("/v1/sample", {"labels": 5}, 422, "label 5 is out of range"),
+    ("/v1/sample", {"labels": "rose"}, 422, "no class names"),
+    ("/v1/sample", {"seed": 2**63}, 422, "seed"),
+    ("/v1/sample", {"seed": 1.5}, 422, "seed"),
+    ("/v1/sample", {"seeds": 1}, 422, "seeds"),
+    ("/v1/sample", {"se\ud800ed": 1}, 422, "ud800"),
+    ("/v1/sample", {"labels": "\ud800"}, 422, "labels"),
+    ("/v1/sample", {"full": 4000}, 422, "4000 evaluations an image were asked for, but 64 are allowed"),
+    ("/v1/sample", {"full": 17}, 422, "no room in 16 tokens"),
+    ("/v1/sample", {"full": 2, "local": 3}, 422, "have no room in 2 groups"),
+    ("/v1/sample", {"full": 10**400}, 422, "full"),
+    ("/v1/sample", {"schedule": f"{10**12}+5"}, 422, "at most"),
+    ("/v1/sample", {"schedule": "99999"}, 422, "99999 evaluations an image were asked for, but 64 are allowed"),
+    ("/v1/sample", {"schedule": "9+9", "local": 1}, 422, "says local already"),
+    ("/v1/sample", {"schedule": "nine"}, 422, "cannot be read"),
+    ("/v1/sample", {"schedule": "9:warm=1"}, 422, "warm=1"),
+    ("/v1/sample", {"preset": "dalle"}, 422, "preset is 'dalle'"),
+    ("/v1/sample", {"head_steps": [4, 3]}, 422, "no diffusion head"),
+    ("/v1/sample", {"order": "raster"}, 422, "order is 'raster'"),
+    ("/v1/sample", {"model": "maskgid"}, 422, "no model is called 'maskgid'; did you mean 'maskgit'"),
+    ("/v1/sample", {"model": "../maskgit"}, 422, "no model is called"),
+    ("/v1/sample", {"model": "mage", "labels": 1}, 422, "unconditional"),
+    ("/v1/sample", {"model": "mage", "guidance": 2.0}, 422, "no null class"),
+    ("/v1/sample", {"guidance": 1e9}, 422, "guidance"),
+    ("/v1/sample", {"guidance": [1, 2, 3]}, 422, "guidance"),
+    ("/v1/sample", {"temperature": 0}, 422, "temperature"),
+    ("/v1/sample", {"timeout": -1}, 422, "timeout"),
+    ("/v1/sample", {"format": "gif"}, 422, "format"),
+    ("/v1/sample", [], 422, "body"),
+    ("/v1/sample", None, 422, "body"),
+    ("/v1/edit", {"labels": 1}, 422, "image"),
+    ("/v1/edit", {"image": PIXEL, "redraw": [0, 0, 2, 2]}, 422, "say with labels what is to be drawn"),
+    ("/v1/edit", {"image": PIXEL, "labels": 1}, 422, "either"),
+    ("/v1/edit", {"image": "?", "labels": 1, "redraw": [0, 0, 2, 2]}, 422, "the image is no base64"),
+    ("/v1/edit", {"image": "", "labels": 1, "redraw": [0, 0, 2, 2]}, 422, r"\(0 bytes\) is no picture"),
+    ("/v1/edit", {"image": PIXEL[:60], "labels": 1, "redraw": [0, 0, 2, 2]}, 422, "the image .*; send a whole PNG"),
+    ("/v1/edit", {"image": PIXEL, "labels": 1, "mask": "AAAA"}, 422, "the mask"),
+    ("/v1/edit", {"image": PIXEL, "labels": 1, "redraw": [0, 0, 99, 2]}, 422, "no part of 8 x 8"),
+    ("/v1/plan", {"full": 2, "local": 3}, 422, "have no room in 2 groups"),
+    ("/v1/plan", {"labels": 1}, 422, "labels"),
+    ("/v1/plan", {"model": "nothing"}, 422, "no model is called 'nothing'"),
+    ("/api/compare", {"num": 9}, 422, "9 images were asked for, but 8 are allowed"),
+    ("/api/compare", {"full": 65}, 422, "65 evaluations an image were asked for, but 64 are allowed"),
+    ("/api/compare", {"compare": "yes"}, 422, "compare"),
+    ("/api/compare", {"image": PIXEL, "labels": 1}, 422, "either"),
+    ("/api/compare", {"mask": WHITE, "labels": 1}, 422, "image"),
+    ("/api/compare", {"image": PIXEL, "mask": WHITE}, 422, "say with labels what is to be drawn"),
+    ("/api/compare", PAINTED | {"image": "AAAA"}, 422, "the image .* is no picture"),
+    ("/api/compare", PAINTED | {"mask": BLACK}, 422, "empty"),
+    ("/api/compare", PAINTED | {"mask": WIDE}, 422, "9 x 8 pixels but the image 8 x 8"),
+    ("/api/compare", PAINTED | {"image": LARGE}, 422, "400 x 400 pixels, more than the 100000 allowed"),
+    ("/api/compare", PAINTED | {"mask": LARGE}, 422, "the mask has 400 x 400 pixels"),
+    ("/api/compare", PAINTED | {"full": 17}, 422, "no room in 16 tokens"),
+]
+
+
+def test_what_cannot_be_is_refused_in_a_sentence() -> None:
+    async def ask(client: httpx.AsyncClient) -> Any:
+        return [await client.post(path, content=json.dumps(body), headers=JSON) for path, body, _, _ in BAD]
+
+    answers = asked(ask, served("maskgit", "mage", max_steps=64, max_pixels=100_000))
+    for answer, (_, body, status, message) in zip(answers, BAD, strict=True):
+        assert answer.status_code == status, (body, answer.text[:200])
+        error = answer.json()["error"]
+        assert set(error) == {"code", "message"}
+        assert re.search(message, error["message"]), (body, error)
+        assert "Traceback" not in answer.text
+
+
+def test_names_with_a_slip_get_suggestions() -> None:
+    service = served("maskgit")
+    service.models.entries["maskgit"].blank.class_names = ("rose", "tulip", "daisy", "lily", "aster")
+    answer = asked(post("/api/compare", {"labels": ["tulpi"]}), service)
+    assert answer.status_code == 422
+    assert "did you mean 'tulip'" in answer.json()["error"]["message"]
+
+
+MALFORMED = (
+    *(b"", b"{", b'{"num": 1,}', b"\xff\xfe", b"[" * 100_000, b'{"num": NaN', b"\x00"),
+    b'{"num": ' + b"9" * 5000 + b"}",
+)
+
+
+def test_malformed_json_is_no_fault_of_the_server() -> None:
+    async def ask(client: httpx.AsyncClient) -> Any:
+        return [await raw(body)(client) for body in MALFORMED]
+
+    for answer in asked(ask):
+        assert answer.status_code in (400, 422)
+        assert answer.json()["error"]["message"]
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    for value in ("NaN", "Infinity", "-Infinity", "1e400"):
+        body = f'{{"labels": 1, "guidance": {value}}}'.encode()
+        assert asked(raw(body)).status_code == 422
+
+
+def test_other_paths_methods_and_types_are_answered_in_json() -> None:
+    async def ask(client: httpx.AsyncClient) -> Any:
+        return [
+            await client.get("/v1/nothing"),
+            await client.get("/v1/sample"),
+            await client.post("/v1/sample", content=b"labels=1", headers={"Content-Type": "text/plain"}),
+            await client.post("/v1/sample", content=b"{}"),
+            await client.get("/docs"),
+            await client.post("/v1/models"),
+            await client.get("/api/runs/none/run.json"),
+            await client.get("/v1/models"),
+        ]
+
+    answers = asked(ask)
+    assert [answer.status_code for answer in answers] == [404, 405, 415, 415, 404, 405, 404, 200]
+    assert all(answer.json()["error"]["message"] for answer in answers[:-1])
+    for answer in answers:
+        assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+    assert answers[1].headers["allow"] == "POST"
+
+
+def test_large_bodies_are_refused_with_and_without_their_length() -> None:
+    async def pieces() -> Any:
+        for _ in range(100):
+            yield b" " * 100
+
+    async def ask(client: httpx.AsyncClient) -> Any:
+        fits = await client.post("/v1/sample", content=b'{"labels": 1}'.ljust(1000), headers=JSON)
+        whole = await client.post("/v1/sample", content=b" " * 1001, headers=JSON)
+        parts = await client.post("/v1/sample", content=pieces(), headers=JSON)
+        return fits, whole, parts
+
+    fits, whole, parts = asked(ask, served("maskgit", max_body=1000))
+    assert fits.status_code == 200
+    for answer in (whole, parts):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body")
+
+
+def test_bombs_are_refused_before_they_are_unpacked() -> None:
+    def boxed(image: str) -> Any:
+        return {"image": image, "labels": 1, "redraw": [0, 0, 2, 2], "fit": True}
+
+    answers = []
+    for side in (300, 12_000, 20_000):  # over our limit, where Pillow warns, and where it refuses
+        Image.new("1", (side, side)).save(file := io.BytesIO(), "PNG")
+        image = base64.b64encode(file.getvalue()).decode()
+        answers.append(asked(post("/v1/edit", boxed(image)), served("maskgit", max_pixels=200 * 200)))
+    assert [answer.status_code for answer in answers] == [422, 422, 422]
+    assert all("pixels" in answer.json()["error"]["message"] for answer in answers)
+    box_mask(8, 0, 0, 8, 8).save(file := io.BytesIO(), "GIF")
+    gif = asked(post("/v1/edit", boxed(base64.b64encode(file.getvalue()).decode())))
+    assert gif.status_code == 422
+    assert "is no picture; send a whole PNG, JPEG, WEBP" in gif.json()["error"]["message"]
+
+
+def test_tokens_are_asked_for() -> None:
+    async def ask(client: httpx.AsyncClient) -> Any:
+        health = [(await client.get(path)).status_code for path in ("/healthz", "/readyz")]
+        assert health == [200, 200]
+        statuses = []
+        for given in (None, "Bearer", "Bearer ", "Bearer wrong", "Basic s3cret", "s3cret", "Bearer s3cret"):
+            headers = {} if given is None else {"Authorization": given}
+            answer = await client.post("/v1/sample", json={"labels": 1}, headers=headers)
+            statuses.append(answer.status_code)
+            if answer.status_code == 401:
+                assert answer.headers["www-authenticate"] == "Bearer"
+                assert "s3cret" not in answer.text
+        closed = [(await client.get(path)).status_code for path in ("/v1/models", "/metrics", "/openapi.json", "/x")]
+        assert closed == [401] * 4
+        return statuses
+
+    assert asked(ask, token="s3cret") == [401] * 6 + [200]
+
+
+def test_time_is_up() -> None:
+    service = served(Entry.of("mar", slow(500)), timeout=0.2)
+
+    async def ask(client: httpx.AsyncClient) -> Any:
+        late = await client.post("/v1/sample", json={"labels": 1, "num": 8, "full": 16})
+        return late, (await client.get("/metrics")).text, (await client.get("/readyz")).status_code
+
+    late, metrics, ready = asked(ask, service)
+    assert late.status_code == 504
+    assert "not drawn in time" in late.json()["error"]["message"]
+    assert int(late.headers["retry-after"]) >= 1
+    assert ready == 200
+    assert metric(metrics, "recap_queue_images") == 0
+    assert metric(metrics, 'recap_requests_total{endpoint="/v1/sample",outcome="timeout"}') == 1
+
+
+def test_a_full_queue_is_answered_and_all_that_is_accepted_is_drawn() -> None:
+    async def ask(client: httpx.AsyncClient) -> Any:
+        bodies = [{"labels": 1, "num": 4, "seed": seed} for seed in range(10)]
+        answers = await asyncio.gather(*(client.post("/v1/sample", json=body) for body in bodies))
+        return answers, (await client.get("/metrics")).text
+
+    answers, metrics = asked(ask, served("maskgit"))
+    statuses = [answer.status_code for answer in answers]
+    assert set(statuses) == {200, 429}
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert all(answer.json()["error"]["code"] == "full" for answer in refused)
+    assert metric(metrics, "recap_images_total") == 4 * statuses.count(200)
+    assert metric(metrics, 'recap_requests_total{endpoint="/v1/sample",outcome="full"}') == statuses.count(429)
+
+
+def test_a_crowd_is_turned_away_before_it_is_read() -> None:
+    """Bodies that come slowly take memory too: one place in the queue and one in the batch make eight of them."""
+
+    async def ask(client: httpx.AsyncClient) -> Any:
+        go, begun = asyncio.Event(), asyncio.Semaphore(0)
+
+        async def slowly() -> Any:
+            yield b'{"full": 1'
+            begun.release()  # asked for more, so the first part was read
+            await go.wait()
+            yield b"}"
+
+        coming = [asyncio.create_task(client.post("/v1/plan", content=slowly(), headers=JSON)) for _ in range(8)]
+        for _ in coming:
+            await begun.acquire()
+        refused = await client.post("/v1/plan", json={})
+        health = await client.get("/healthz")
+        go.set()
+        await asyncio.gather(*coming)
+        return refused, health, await client.post("/v1/plan", json={})
+
+    refused, health, after = asked(ask, served("maskgit", queue=1, batch=1, max_images=1))
+    assert (refused.status_code, health.status_code, after.status_code) == (429, 200, 200)
+
+
+def test_faults_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = served("maskgit")
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("a secret of the machine")
+
+    monkeypatch.setattr(service, "run_in_thread", broken)
+    answer = asked(post("/v1/sample", {"labels": 1}), service)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "failed")
+    assert "secret" not in answer.text
+
+
+def test_limits_must_make_sense() -> None:
+    for bad in ({"batch": 0}, {"timeout": float("inf")}, {"queue": 4, "max_images": 5}, {"max_body": -1}):
+        with pytest.raises(ValueError, match="--"):
+            small(**bad)
+    with pytest.raises(ValueError, match="--max-steps is 9 but maskgit's own schedule has 10"):
+        served("maskgit", max_steps=9)
+
+
+def test_the_page_and_nothing_else_is_given_out() -> None:
+    names = [path.name for path in sorted(PAGE.iterdir())]
+    others = ("app.py", "../app.py", "..%2fapp.py", "%2e%2e/schema.py", "nothing.js", "", ".")
+
+    async def ask(client: httpx.AsyncClient) -> Any:
+        page = await client.get("/")
+        return page, [await client.get(f"/static/{name}") for name in (*names, *others)]
+
+    page, parts = asked(ask)
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.content == (PAGE / "index.html").read_bytes()
+    kinds = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+    for name, part in zip(names, parts, strict=False):
+        assert part.content == (PAGE / name).read_bytes()
+        assert part.headers["content-type"].startswith(kinds.get(Path(name).suffix, "application/json"))
+        assert {header: part.headers[header] for header in HEADERS} == HEADERS
+    assert {part.status_code for part in parts[len(names) :]} == {404}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "fine"),
+    [
+        ((), "localhost:7860", True),
+        ((), "LOCALHOST", True),
+        ((), "127.0.0.1", True),
+        ((), "[::1]:7860", True),
+        ((), "evil.example", False),
+        ((), "evil.example:7860", False),
+        ((), "localhost.evil.example", False),
+        ((), "10.0.0.7", False),
+        (("10.0.0.7",), "10.0.0.7:7860", True),
+        (("0.0.0.0",), "10.0.0.7:7860", True),
+        (("0.0.0.0",), "[fe80::1]:7860", True),
+        (("0.0.0.0",), "evil.example", False),
+        (("0.0.0.0", "box.example"), "box.example:80", True),
+    ],
+)
+@pytest.mark.parametrize("token", [None, "s3cret"])
+def test_other_names_are_not_answered(hosts: tuple[str, ...], host: str, fine: bool, token: str | None) -> None:
+    """A page that lets its own name point here must not get at the answers; it has no token."""
+    safe = Guard(Escaped({"status": "ok"}), limits=Limits(), paths={}, hosts=hosts, token=token)
+    headers = {"Host": host, "Authorization": "Bearer s3cret"}
+
+    async def run() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(safe), base_url="http://127.0.0.1") as client:
+            return await client.get("/v1/models", headers=headers)
+
+    answer = asyncio.run(run())
+    assert answer.status_code == (200 if fine or token else 421)
+    assert {name: answer.headers[name] for name in HEADERS} == HEADERS

@@ -1,0 +1,191 @@
+"""Comparisons: events that tell the whole run, in fair time, and the latest ones kept."""
+
+import io
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("fastapi", reason="fastapi is not installed; the extra demo brings it")
+
+from recap.core.cache import ContextCache
+from recap.core.canvas import Canvas
+from recap.models.adapter import ModelWrapper
+from recap.server.compare import SHARE, Previews, Variant, VariantRun, fair
+from recap.server.files import Kept, Record
+from tests.server.served import compared, few, pngs, served
+from tests.tiny import FAMILIES
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_events_tell_the_whole_run(family: str) -> None:
+    started, *middle, done = compared(served(family), num=2, full=4, local=3, drift=True)
+    assert (started["event"], started["model"], started["images"]) == ("started", family, 2)
+    assert (started["schedule"]["full"], started["schedule"]["local"]) == (4, 3)
+    assert [variant["evaluations"] for variant in started["variants"]] == ["7", "4+3"]
+    for variant in started["variants"]:
+        name, tokens = variant["variant"], variant["tokens"]
+        own = [event for event in middle if event["variant"] == name]
+        frames = [event for event in own if event["event"] == "frame"]
+        assert [(frame["image"], frame["step"]) for frame in frames] == [(i, s) for i in (0, 1) for s in range(1, 8)]
+        assert [frame["evaluation"] for frame in frames] == variant["kinds"] * 2
+        assert [frame["decoded"] for frame in frames] == [int(total) for total in np.cumsum(tokens)] * 2
+        for frame in frames:
+            states = frame["states"]
+            assert len(states) == 16
+            assert states.count("2") == tokens[frame["step"] - 1]
+            assert states.count("2") + states.count("3") == frame["decoded"]
+            measured = name == "reused" and frame["evaluation"] == "local"
+            assert frame["drift"] >= 0 if measured else frame["drift"] is None
+        assert frames[-1]["picture"] is not None
+        clocks = [event["seconds"] for event in own]
+        assert clocks == sorted(clocks)
+        assert clocks[-1] == done["seconds"][name]
+    assert next(event for event in middle if event["event"] == "frame")["picture"] is not None  # the very first
+    assert (done["event"], done["run"]) == ("done", started["run"])
+    assert done["speedup"] == pytest.approx(done["seconds"]["plain"] / done["seconds"]["reused"])
+    images = [[pixels(file) for file in pngs(middle, variant)] for variant in ("plain", "reused")]
+    assert done["difference"] == pytest.approx([np.abs(one - two).mean() for one, two in zip(*images, strict=True)])
+
+
+def pixels(file: bytes) -> Any:
+    with Image.open(io.BytesIO(file)) as picture:
+        return np.asarray(picture, dtype=float)
+
+
+def test_one_variant_where_there_is_nothing_to_compare() -> None:
+    plain = compared(full=4, local=0)
+    assert [variant["variant"] for variant in plain[0]["variants"]] == ["plain"]
+    reused = compared(full=4, local=2, compare=False)
+    assert [variant["variant"] for variant in reused[0]["variants"]] == ["reused"]
+    for events in (plain, reused):
+        assert (events[-1]["speedup"], events[-1]["difference"]) == (None, None)
+
+
+class Runner:
+    """Stands for a variant whose sub-steps take these seconds."""
+
+    def __init__(self, name: str, seconds: list[float]) -> None:
+        self.name, self.seconds = name, 0.0
+        self.steps = self._steps(seconds)
+
+    def _steps(self, seconds: list[float]) -> Any:
+        for each in seconds:
+            self.seconds += each
+            yield [{"variant": self.name, "seconds": self.seconds}]
+
+
+def test_the_clock_that_is_behind_goes_on() -> None:
+    rng = random.Random(0)
+    for _ in range(20):
+        runs: Any = [Runner(name, [rng.random() for _ in range(rng.randint(1, 12))]) for name in "ab"]
+        clocks, left = {"a": 0.0, "b": 0.0}, {run.name: 0 for run in runs}
+        events = list(fair(runs))
+        for event in events:
+            left[event["variant"]] += 1
+        for event in events:
+            other = "b" if event["variant"] == "a" else "a"
+            assert clocks[event["variant"]] <= clocks[other] or not left[other]
+            clocks[event["variant"]] = event["seconds"]
+            left[event["variant"]] -= 1
+        assert clocks == {run.name: run.seconds for run in runs}
+
+
+class Slow(ModelWrapper):
+    """Evaluations take a second of a clock that is only moved by hand."""
+
+    def __init__(self, model: Any, time: list[float]) -> None:
+        super().__init__(model)
+        self.time = time
+
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Any:
+        self.time[0] += 1
+        return super().full(canvas, cache, wanted)
+
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Any:
+        self.time[0] += 1
+        return super().local(canvas, cache, rows, wanted)
+
+
+def taking(time: list[float], seconds: float, function: Any) -> Any:
+    def later(*args: Any, **options: Any) -> Any:
+        time[0] += seconds
+        return function(*args, **options)
+
+    return later
+
+
+@pytest.mark.parametrize("family", ["maskgit", "mar"])
+def test_a_clock_counts_the_run_and_nothing_else(family: str) -> None:
+    """Evaluations take a second here, decoding an image ten, and pictures of what is under way thousands."""
+    time = [0.0]
+    pipe: Any = few(family)
+    pipe.model = Slow(pipe.model, time)
+    pipe.decode = taking(time, 10, pipe.decode)
+    pipe.preview = taking(time, 5000, pipe.preview)
+    works = tuple(pipe.works([1, 2] if family != "mage" else None, schedule="4+3", seed=0))
+    clock = lambda: time[0]  # noqa: E731
+    run = VariantRun(Variant("reused", works), pipe, Previews(lambda: True, clock), clock)
+    events = [event for several in run.steps for event in several]
+    assert run.seconds == 2 * (7 + 10)
+    assert [event["seconds"] for event in events if event["event"] == "image"] == [17, 34]
+    assert [event["seconds"] for event in events if event["event"] == "frame"] == [*range(1, 8), *range(18, 25)]
+    assert time[0] > 5000
+
+
+def test_drift_is_left_out_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a log says that it took is taken off."""
+    from recap.evaluation import error
+
+    pipe: Any = few("maskgit")
+    (work,) = pipe.works([1], schedule="4+3", seed=0)
+    before = error.ErrorLog.local
+
+    def dear(self: Any, *args: Any) -> Any:
+        features = before(self, *args)
+        self.seconds += 1000
+        return features
+
+    monkeypatch.setattr(error.ErrorLog, "local", dear)
+    clock = lambda: 0.0  # noqa: E731
+    run = VariantRun(Variant("reused", (work,)), pipe, Previews(lambda: False, clock), clock, drift=True)
+    events = [event for several in run.steps for event in several]
+    assert run.seconds < -2999  # three local evaluations
+    assert sum(event.get("drift") is not None for event in events) == 3
+
+
+@pytest.mark.parametrize("cost", [0.01, 0.4, 1.0, 7.0])
+def test_pictures_take_no_more_than_their_share(cost: float) -> None:
+    """The first one always; after that, whatever a picture costs, about half of the run's own time at most."""
+    time, shown = [0.0], 0
+
+    class Seen:
+        tokens = (0,)
+
+        @property
+        def images(self) -> list[Any]:
+            time[0] += cost
+            return []
+
+    previews, frame, watched = Previews(lambda: True, lambda: time[0]), Seen(), 20.0
+    for _ in range(40):
+        time[0] += 0.5
+        shown += previews.of(frame) == []  # type: ignore[arg-type]
+        assert cost * shown <= max(cost, SHARE * time[0]) + 1e-9
+    assert shown >= min(40, max(1, int(watched * SHARE / cost) - 1))
+    assert Previews(lambda: False, lambda: 0.0).of(frame) == [None]  # type: ignore[arg-type]
+
+
+def test_the_latest_runs_are_kept_within_bytes() -> None:
+    def record(name: str, size: int) -> Record:
+        request: Any = type("Request", (), {"upload": None, "id": name})
+        return Record(request, "cpu", "float32", "eager", {"plain": [bytes(size)]}, {})
+
+    kept = Kept(100)
+    for name, size in (("a", 40), ("b", 40), ("c", 30), ("d", 200)):
+        kept.add(record(name, size))
+        if name == "c":
+            assert [kept.find(each) is not None for each in "abc"] == [False, True, True]
+    assert kept.find("d") is None

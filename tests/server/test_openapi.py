@@ -1,0 +1,78 @@
+"""The description of the service: its examples work, and nothing that follows or breaks it breaks the server."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi", reason="fastapi is not installed; the extra serve brings it")
+
+from recap.server.app import create_app
+from tests.server.served import asked, few, process, served
+
+# the form of a request says nothing of classes that there are not, or of pictures that are none
+CONFIG = """
+[checks.positive_data_acceptance]
+expected-statuses = ["2xx", "401", "404", "422", "429"]
+"""
+PATHS = 7  # of the API
+
+
+def description(token: str | None = None, *, page: bool = False) -> Any:
+    return create_app(served("maskgit"), token, page=page).openapi()
+
+
+def test_every_answer_is_described_and_every_example_works() -> None:
+    document = description(page=True)
+    assert len(document["paths"]) == PATHS + 2
+
+    async def ask(client: httpx.AsyncClient) -> Any:
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
+                assert operation["description"], path
+                for status, answer in operation["responses"].items():
+                    assert answer["description"], (path, status)
+                    if status != "200" and path.startswith("/v1"):
+                        kind = answer["content"]["application/json"]["schema"]["$ref"]
+                        assert kind.endswith("/Failure"), (path, status)
+                if "{" in path:
+                    continue
+                bodies = [None]
+                if "requestBody" in operation:
+                    name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+                    bodies = document["components"]["schemas"][name.rpartition("/")[2]]["examples"]
+                for body in bodies:
+                    answer = await client.request(method, path, json=body)
+                    assert answer.status_code == 200, (path, answer.text)
+
+    asked(ask)
+
+
+def test_a_token_is_described_where_one_is_asked_for() -> None:
+    assert "securitySchemes" not in description()["components"]
+    locked = description("s3cret")
+    assert "securitySchemes" in locked["components"]
+    assert "security" in locked["paths"]["/v1/sample"]["post"]
+    assert "security" not in locked["paths"]["/healthz"]["get"]
+    assert "s3cret" not in str(locked)
+
+
+def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
+    if importlib.util.find_spec("schemathesis") is None:
+        pytest.skip("schemathesis is not installed")
+    few("maskgit").save_pretrained(tmp_path / "model")
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    with process("serve", "--model", str(tmp_path / "model"), token="s3cret") as (running, address):
+        command = [sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json"]
+        command += ["--max-examples", "6", "--seed", "1", "--workers", "1", "--no-color"]
+        command += ["--header", "Authorization: Bearer s3cret"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+        assert f"Tested: {PATHS}" in done.stdout
+        assert running.poll() is None
+        headers = {"Authorization": "Bearer s3cret"}
+        assert 'outcome="failed"' not in httpx.get(f"{address}/metrics", headers=headers).text
