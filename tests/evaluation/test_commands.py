@@ -15,7 +15,7 @@ from recap import weights
 from recap.checkpoints import save_pretrained
 from recap.cli import evaluate as command
 from recap.cli import main
-from recap.evaluation import evaluate as runner
+from recap.evaluation import shards
 from recap.evaluation.features import look
 from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.report import published
@@ -89,11 +89,13 @@ def test_a_stopped_run_goes_on_and_ends_with_the_same_figures(
             raise KeyboardInterrupt
         return look(net, pictures)
 
-    monkeypatch.setattr(runner, "look", stopped)
+    monkeypatch.setattr(shards, "look", stopped)
     assert main(["evaluate", "--stats", "stats.npz", *run]) == 130
     assert evaluate(*run)["figures"] == whole["figures"]
     assert looked == [4, 4, 4, 4]  # the first eight were not made again
-    assert "another run, with other seed" in failure(capsys, "evaluate", "--stats", "stats.npz", *run, "--seed", "1")
+    other = ("--stats", "stats.npz", *run, "--seed", "1")
+    assert "a run with other seed" in failure(capsys, "evaluate", *other)
+    assert main(["evaluate", *other, "--overwrite"]) == 0
 
 
 def test_images_are_measured_too(place: Path, capsys: Capture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from recap.evaluation import FeatureStatistics, fid, frechet_distance, kernel_distance
-from recap.evaluation import evaluate as module
-from recap.evaluation.evaluate import SHIPPED, Reference, compare, evaluate, features_of, subset
-from recap.evaluation.features import look
-from recap.evaluation.shards import FeatureFolder, Features
+from recap.evaluation import FeatureStatistics, fid, frechet_distance, kernel_distance, shards
+from recap.evaluation.evaluate import SHIPPED, Reference, compare, features_of, subset
+from recap.evaluation.features import Features, look
+from recap.evaluation.shards import FeatureFolder
 from recap.pipelines.labels import LabelPlan
+from recap.runs.ranks import Ranks
+from recap.runs.sample import sample_all
+from recap.runs.works import Done
 from tests.evaluation.watcher import Watcher
 from tests.pipelines.test_pipeline import pipeline
 
@@ -30,12 +31,17 @@ def images(count: int, seed: int = 0) -> Tensor:
     return torch.rand(count, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
 
 
-def seen(pictures: Tensor, net: Any = NET) -> Features:
-    return Features(*look(net, pictures))
+def folder_at(path: Path, num: int = 9, **settings: Any) -> FeatureFolder:
+    return FeatureFolder(path, num, settings, LOGITS)
 
 
-def silent(text: str) -> None:
-    raise AssertionError(text)
+def missing(folder: FeatureFolder) -> tuple[list[int], list[str]]:
+    """The images that a folder lacks, and what it says of damage."""
+    said: list[str] = []
+    try:
+        return folder.prepare(overwrite=False, patience=0, report=said.append), said
+    finally:
+        folder.lock.release()
 
 
 def run(folder: FeatureFolder, batch: int, family: str = "maskgit") -> Features:
@@ -43,98 +49,83 @@ def run(folder: FeatureFolder, batch: int, family: str = "maskgit") -> Features:
     pipe = pipeline(family)
     pipe.batch_size = batch
     labels = [i % 3 for i in range(9)] if pipe.model.classes else None
-    found = evaluate(pipe, LOGITS, pipe.works(labels, 9, "3+1", seed=5), folder, progress=False)
-    assert found is not None
-    return found
+    sample_all(pipe, pipe.works(labels, 9, "3+1", seed=5), folder, Ranks(), progress=False)
+    return folder.read()
+
+
+def equal(one: Features, other: Features) -> bool:
+    assert one.logits is not None
+    assert other.logits is not None
+    return torch.equal(one.features, other.features) and torch.equal(one.logits, other.logits)
 
 
 @pytest.mark.parametrize("family", ["mar", "mage", "maskgit"])
 def test_batches_change_nothing(family: str, tmp_path: Path) -> None:
-    found = [run(FeatureFolder(tmp_path / f"{batch}", 9, {}), batch, family) for batch in (9, 4, 1)]
-    for other in found[1:]:
-        assert torch.equal(other.features, found[0].features)
-        assert other.logits is not None
-        assert found[0].logits is not None
-        assert torch.equal(other.logits, found[0].logits)
+    found = [run(folder_at(tmp_path / f"{batch}"), batch, family) for batch in (9, 4, 1)]
+    assert all(equal(other, found[0]) for other in found[1:])
     pipe = pipeline(family)
     labels = [i % 3 for i in range(9)] if pipe.model.classes else None
     drawn = pipe(labels, num_images=9, schedule="3+1", seed=5, output_type="pt").images
-    assert torch.equal(look(NET, drawn)[0], found[0].features)  # image i is the pipeline's image i
+    assert equal(look(LOGITS, drawn), found[0])  # image i is the pipeline's image i
 
 
 def test_what_is_there_is_not_generated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(FeatureFolder(tmp_path / "whole", 9, {}), 9)
-    folder, looked = FeatureFolder(tmp_path / "out", 9, {}), []
+    whole = run(folder_at(tmp_path / "whole"), 9)
+    folder, looked = folder_at(tmp_path / "out"), list[int]()
 
-    def stopped(net: Any, pictures: Tensor) -> Any:
+    def stopped(net: Any, pictures: Tensor) -> Features:
         looked.append(len(pictures))
         if len(looked) == 3:
             raise KeyboardInterrupt
         return look(net, pictures)
 
-    monkeypatch.setattr(module, "look", stopped)
+    monkeypatch.setattr(shards, "look", stopped)
     with pytest.raises(KeyboardInterrupt):
         run(folder, 2)
     assert folder.kept() == 4
-    assert folder.prepare(silent) == [4, 5, 6, 7, 8]
-    looked[:] = [0] * 3
-    assert torch.equal(run(folder, 3).features, whole.features)
-    assert looked[3:] == [3, 2]
-    assert torch.equal(run(folder, 3).features, whole.features)
-    assert looked[3:] == [3, 2]
+    assert missing(folder) == ([4, 5, 6, 7, 8], [])
+    assert equal(run(folder, 3), whole)
+    assert sum(looked) == 2 + 9  # two were lost
+    assert equal(run(folder, 3), whole)
+    assert sum(looked) == 2 + 9
 
 
 @pytest.mark.parametrize("damage", ["bit", "half", "none", "text", "numbers", "shape"])
 def test_a_damaged_shard_is_generated_again(damage: str, tmp_path: Path) -> None:
-    folder = FeatureFolder(tmp_path, 9, {"model": "m"})
+    folder = folder_at(tmp_path, model="m")
     whole = run(folder, 3)
     path = tmp_path / "000003.npz"
     content = bytearray(path.read_bytes())
     with np.load(path) as file:
         arrays = dict(file)
+    lost = arrays["numbers"].tolist()
     if damage == "bit":
         content[content.index(arrays["features"].tobytes()) + 5] ^= 1
-    path.write_bytes({"half": content[:200], "none": b"", "text": b"no npz"}.get(damage, content))
+    path.write_bytes({"half": bytes(content[:200]), "none": b"", "text": b"no npz"}.get(damage, bytes(content)))
     if damage == "numbers":
-        np.savez(path, **arrays | {"numbers": np.array([7, 8, 9])})
+        np.savez(path, **arrays | {"numbers": np.arange(9, 9 + len(lost))})
     if damage == "shape":
-        np.savez(path, **arrays | {"features": arrays["features"][:2]})
-    said: list[str] = []
-    assert folder.prepare(said.append) == [3, 4, 5]
+        np.savez(path, **arrays | {"features": arrays["features"][:0]})
+    found, said = missing(folder)
+    assert found == lost
     assert "000003.npz is damaged" in said[0]
     assert not path.exists()
-    assert torch.equal(run(folder, 2).features, whole.features)
+    assert equal(run(folder, 2), whole)
 
 
 def test_shards_are_read_in_the_order_of_the_images(tmp_path: Path) -> None:
-    rows = seen(images(10), LOGITS)
-    assert rows.logits is not None
-    folder = FeatureFolder(tmp_path, 10, {"seed": 0})
-    assert folder.prepare(silent) == list(range(10))
+    works = pipeline("mage").works(None, 10, "2", seed=0)
+    done = [Done(work, torch.zeros(16), pixels) for work, pixels in zip(works, images(10), strict=True)]
+    folder = folder_at(tmp_path, 10)
+    assert missing(folder) == (list(range(10)), [])
     for numbers in ([7, 2], [0, 9, 4], [1, 3, 5, 6], [8, 9]):  # one of them twice
-        folder.write(numbers, Features(rows.features[numbers], rows.logits[numbers]))
-    found = folder.read()
-    assert torch.equal(found.features, rows.features)
-    assert found.logits is not None
-    assert torch.equal(found.logits, rows.logits)
+        folder.write([done[number] for number in numbers])
+    assert equal(folder.read(), look(LOGITS, images(10)))
     with pytest.raises(OSError, match="10 of 12 images"):
-        FeatureFolder(tmp_path, 12, {}).read()
+        folder_at(tmp_path, 12).read()
     (tmp_path / ".000008.npz.1234").write_bytes(b"half a file")  # of a process that was killed
-    assert folder.prepare(silent) == []
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *("000000.npz", "000001.npz", "000002.npz", "000008.npz", "run.json")
-    }
-
-
-def test_a_folder_takes_the_features_of_one_run(tmp_path: Path) -> None:
-    FeatureFolder(tmp_path, 9, {"model": "a", "seed": 0, "steps": (1, 2)}).prepare(silent)
-    FeatureFolder(tmp_path, 9, {"model": "a", "seed": 0, "steps": [1, 2]}).prepare(silent)
-    with pytest.raises(ValueError, match=r"another run, with other model \('a' there, 'b' here\), seed"):
-        FeatureFolder(tmp_path, 9, {"model": "b", "seed": 1, "steps": (1, 2)}).prepare(silent)
-    for text in ("half a fi", "[]"):
-        (tmp_path / "run.json").write_text(text)
-        with pytest.raises(ValueError, match="start anew"):
-            FeatureFolder(tmp_path, 9, {}).prepare(silent)
+    assert missing(folder) == ([], [])
+    assert {path.name for path in tmp_path.glob("*.npz*")} == {f"{number:06d}.npz" for number in (0, 1, 2, 8)}
 
 
 def test_a_full_disk_leaves_whole_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,39 +138,23 @@ def test_a_full_disk_leaves_whole_shards(tmp_path: Path, monkeypatch: pytest.Mon
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
-    folder = FeatureFolder(tmp_path, 9, {})
+    folder = folder_at(tmp_path)
     with pytest.raises(OSError, match="No space left"):
         run(folder, 4)
-    assert {path.name for path in tmp_path.iterdir()} == {"run.json", "000000.npz"}
+    assert {path.name for path in tmp_path.glob("*.npz*")} == {"000000.npz"}
     assert len(run(folder, 4)) == 9
 
 
-def test_images_that_fail_are_named_and_the_others_kept(tmp_path: Path) -> None:
-    pipe = pipeline("maskgit")
-    decode = pipe.decode
-
-    def broken(tokens: Tensor, output_type: str = "pil") -> Any:
-        pixels = decode(tokens, output_type)
-        return pixels if broken_calls.pop(0) else pixels * torch.nan
-
-    broken_calls = [True, False, True]
-    vars(pipe)["decode"] = broken
-    folder = FeatureFolder(tmp_path, 3, {})
-    with pytest.raises(FloatingPointError, match=r"image 1 .* of seed 0 .* 2 of 3 images"):
-        evaluate(pipe, NET, pipe.works([0, 1, 2], schedule="2", seed=0), folder, progress=False)
-    assert folder.prepare(silent) == [1]
-
-
 def test_figures_are_those_of_the_features() -> None:
-    ours, theirs = NET(images(64)), NET(images(50, 1))
+    seen, theirs = look(LOGITS, images(64)), look(NET, images(50, 1)).features
     reference = Reference("x", FeatureStatistics.of(theirs), theirs)
-    figures = compare(seen(images(64), LOGITS), reference)
+    figures = compare(seen, reference)
     assert list(figures) == ["fid", "kid", "kid_std", "precision", "recall", "inception_score", "inception_score_std"]
-    assert figures["fid"] == pytest.approx(fid(ours, theirs), rel=1e-6)
-    assert figures["kid"] == pytest.approx(kernel_distance(ours, theirs)[0], rel=1e-5)
-    assert set(compare(seen(images(64)), Reference("x", reference.statistics))) == {"fid"}  # without features, logits
+    assert figures["fid"] == pytest.approx(fid(seen.features, theirs), rel=1e-6)
+    assert figures["kid"] == pytest.approx(kernel_distance(seen.features, theirs)[0], rel=1e-5)
+    assert set(compare(look(NET, images(64)), Reference("x", reference.statistics))) == {"fid"}
     with pytest.raises(ValueError, match="5 features but the network gives 6"):
-        compare(seen(images(64)), Reference("x", FeatureStatistics.of(torch.rand(20, 5))))
+        compare(seen, Reference("x", FeatureStatistics.of(torch.rand(20, 5))))
 
 
 def test_a_subset_is_always_the_same() -> None:
@@ -187,7 +162,7 @@ def test_a_subset_is_always_the_same() -> None:
     assert subset(x, 50) is x
     some = subset(x, 20)
     assert torch.equal(some, subset(x.clone(), 20))
-    assert torch.equal(some, some.unique().view(20, 1))  # in order, and each once
+    assert torch.equal(some, torch.unique(some).view(20, 1))  # in order, and each once
     assert some.max() > 20  # not the first ones
 
 
@@ -240,8 +215,3 @@ def test_labels_depend_on_the_index_alone() -> None:
     for wrong in ([1, 2], [1, -1, 1, 1], [0, 0, 0, 0]):
         with pytest.raises(ValueError, match="4 classes"):
             LabelPlan.of(4, wrong)
-
-
-def test_identities_are_plain_json(tmp_path: Path) -> None:
-    FeatureFolder(tmp_path, 1, {"model": "m", "steps": (1, 2)}).prepare(silent)
-    assert json.loads((tmp_path / "run.json").read_text()) == {"model": "m", "steps": [1, 2]}

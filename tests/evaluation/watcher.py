@@ -20,5 +20,5 @@ class Watcher(nn.Module):
         small = F.adaptive_avg_pool2d(images.float().cpu(), 4).flatten(1)  # (B, 48)
         return small @ self.get_buffer("mix")  # (B, 6)
 
-    def logits(self, features: Tensor) -> Tensor:
-        return torch.cat([features, -features], dim=1)
+    def logits(self, features: Tensor) -> Tensor | None:
+        return torch.cat([features, -features], dim=1) if self.has_logits else None

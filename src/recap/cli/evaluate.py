@@ -28,9 +28,9 @@ from recap.cli.options import (
 )
 from recap.core.options import SamplingOptions
 from recap.evaluation.evaluate import Reference, compare, features_of
-from recap.evaluation.features import InceptionFeatures, load_inception
+from recap.evaluation.features import Features, InceptionFeatures, load_inception
 from recap.evaluation.metrics import FeatureStatistics
-from recap.evaluation.shards import FeatureFolder, Features
+from recap.evaluation.shards import FeatureFolder
 from recap.pipelines import Pipeline
 from recap.pipelines.labels import LabelPlan
 from recap.planning.memory import choose_batch
@@ -51,6 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num", type=int, default=2048, help="how many images (default 2048; published: 50,000)")
     parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
     parser.add_argument("--out", default="evaluation", help="folder for the result (default evaluation)")
+    parser.add_argument("--overwrite", action="store_true", help="start anew in a folder that holds another run")
     parser.add_argument("--save-stats", metavar="FILE", help="keep the statistics of the images as an npz")
     add_sampling(parser)
 
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         about |= {"sampling": pipe.options.override(options).json(), **identity(pipe, works)}
         folder = feature_folder(args, out / FEATURES, pipe, works, net)
         seen = None
-        if sample_all(pipe, works, folder, ranks, name=str(works[0].schedule)) is not None:
+        if sample_all(pipe, works, folder, ranks, overwrite=args.overwrite, name=str(works[0].schedule)) is not None:
             seen = folder.read()
             seconds = seconds_of(pipe, works)
             about |= {"seconds_per_image": seconds["total"], "seconds": seconds}

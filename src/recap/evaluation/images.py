@@ -1,10 +1,8 @@
 """Images to evaluate: a folder, a zip or an npz file, read a batch at a time."""
 
-import io
 import math
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -12,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recap.checkpoints.safe_files import BAD_ARCHIVE, array_header, array_names, check_limit, read_arrays
-from recap.view.images import offsets_fit, open_picture
+from recap.checkpoints.safe_files import BAD_ARCHIVE, array_header, array_names, check_limit
+from recap.view.images import open_picture
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -36,9 +34,6 @@ class ImageSet:
         """Batches (B, 3, h, w) of float32 in [0, 1], of `size` images each; the last may be smaller."""
         if size < 1:
             raise ValueError(f"batches of {size} images were asked for but 1 or more is expected")
-        return self._batches(size)
-
-    def _batches(self, size: int) -> Iterator[Tensor]:
         batch: list[np.ndarray] = []
         first: Picture | None = None
         for name, pixels in self._pictures():
@@ -61,7 +56,7 @@ def open_images(path: str | Path) -> ImageSet:
 
     A folder is searched through all its sub-folders and sorted by relative path, a zip file by the names inside;
     files that are no pictures, and the shadow files of macOS, are ignored. An npz file holds `arr_0` or `images` of
-    (n, h, w, 3) uint8, or encoded pictures one after the other as `bytes` and `offsets`.
+    (n, h, w, 3) uint8.
     """
     path = Path(path)
     if path.is_dir():
@@ -77,15 +72,9 @@ def open_images(path: str | Path) -> ImageSet:
 
 
 def _from_folder(folder: Path) -> ImageSet:
-    names = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
-    files = [names[name] for name in _chosen(names)]
-
-    def pictures() -> Iterator[Picture]:
-        for file in files:
-            with file.open("rb") as stream:
-                yield str(file), _decoded(stream, str(file))
-
-    return ImageSet(folder, len(files), pictures)
+    names = _chosen(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+    files = [folder / name for name in names]
+    return ImageSet(folder, len(files), lambda: ((str(file), _decoded(file, str(file))) for file in files))
 
 
 def _from_zip(path: Path) -> ImageSet:
@@ -122,68 +111,41 @@ def _chosen(names: Iterable[str]) -> list[str]:
 
 
 def _from_npz(path: Path) -> ImageSet:
-    keys = array_names(path)
-    for key in ("arr_0", "images"):
-        if key in keys:
-            return _from_array(path, key)
-    if {"bytes", "offsets"} <= keys:
-        return _from_encoded(path)
-    raise ValueError(f"{path} has {sorted(keys)}; expected arr_0 or images, or bytes and offsets")
-
-
-def _from_array(path: Path, key: str) -> ImageSet:
     """Images from an array that is read row by row, as 50,000 of them may not fit into memory."""
+    keys = array_names(path)
+    key = next((key for key in ("arr_0", "images") if key in keys), None)
+    if key is None:
+        raise ValueError(f"{path} has {sorted(keys)}; expected arr_0 or images")
 
     def pictures() -> Iterator[Picture]:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
-            count, *shape = _header(stream, path, key)
+            count, *shape = _header(stream, f"{key} in {path}")
             for i in range(count):
                 name = f"picture {i} of {path}"
-                yield name, _row(stream, shape, name)
+                try:
+                    pixels = np.frombuffer(stream.read(math.prod(shape)), np.uint8).reshape(shape)
+                except (OSError, ValueError, *BAD_ARCHIVE) as error:
+                    raise ValueError(
+                        f"{name} cannot be read ({error}); the file is damaged, write it again"
+                    ) from error
+                yield name, pixels
 
     with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
-        count = _header(stream, path, key)[0]
-    return ImageSet(path, count, pictures)
+        return ImageSet(path, _header(stream, f"{key} in {path}")[0], pictures)
 
 
-def _row(stream: IO[bytes], shape: list[int], name: str) -> np.ndarray:
-    try:
-        return np.frombuffer(stream.read(math.prod(shape)), np.uint8).reshape(shape)
-    except (OSError, ValueError, *BAD_ARCHIVE) as error:
-        raise ValueError(f"{name} cannot be read ({error}); the file is damaged, write it again") from error
-
-
-def _header(stream: IO[bytes], path: Path, key: str) -> tuple[int, ...]:
+def _header(stream: IO[bytes], name: str) -> tuple[int, ...]:
     """The shape of an array of images; the stream is at its first byte afterwards."""
-    shape, by_column, dtype = array_header(stream, f"{key} in {path}")
+    shape, by_column, dtype = array_header(stream, name)
     if len(shape) != 4 or shape[-1] != 3 or min(shape) < 1 or dtype != np.uint8 or by_column:
-        raise ValueError(
-            f"{key} in {path} is {shape} of {dtype}{' in Fortran order' if by_column else ''} "
-            "but (n, h, w, 3) of uint8 is expected"
-        )
-    check_limit("MOST_PIXELS", shape[1] * shape[2], f"{key} in {path} has pictures of {shape[2]}x{shape[1]} pixels")
+        order = " in Fortran order" if by_column else ""
+        raise ValueError(f"{name} is {shape} of {dtype}{order} but (n, h, w, 3) of uint8 is expected")
+    check_limit("MOST_PIXELS", shape[1] * shape[2], f"{name} has pictures of {shape[2]}x{shape[1]} pixels")
     return shape
 
 
-def _from_encoded(path: Path) -> ImageSet:
-    arrays = read_arrays(path, ("bytes", "offsets"))
-    raw, offsets = arrays["bytes"], arrays["offsets"]
-    if not offsets_fit(raw, offsets):
-        raise ValueError(
-            f"{path} has bytes {raw.shape} of {raw.dtype} and offsets {offsets.shape} of {offsets.dtype} that do not "
-            "fit; expected uint8, and rising integers that say where each picture starts and the last one ends"
-        )
-
-    def pictures() -> Iterator[Picture]:
-        for i, (start, end) in enumerate(pairwise(offsets)):
-            name = f"picture {i} of {path}"
-            yield name, _decoded(io.BytesIO(raw[start:end].tobytes()), name)
-
-    return ImageSet(path, len(offsets) - 1, pictures)
-
-
-def _decoded(stream: IO[bytes], name: str) -> np.ndarray:
-    image = open_picture(stream, name)
+def _decoded(file: Path | IO[bytes], name: str) -> np.ndarray:
+    image = open_picture(file, name)
     if image.mode.startswith(("I", "F")):
         raise ValueError(
             f"{name} is no readable picture (its mode is {image.mode}, and 8 bits for a channel are expected); "

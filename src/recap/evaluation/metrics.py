@@ -36,7 +36,7 @@ class FeatureStatistics:
     def of(cls, features: Tensor) -> Self:
         """The statistics of one matrix of features."""
         features = _checked(features, "features", least=2)
-        blocks = features.split(BLOCK)
+        blocks = torch.split(features, BLOCK)
         mean = torch.stack([block.double().sum(dim=0) for block in blocks]).sum(dim=0) / len(features)
         scatter = mean.new_zeros(len(mean), len(mean))
         for block in blocks:  # centred first, so nothing is lost when the mean is large
@@ -216,7 +216,7 @@ def _share(points: Tensor, features: Tensor, neighbours: int, block: int) -> flo
     """The share of `points` that are near one of the `features` or more."""
     reach = torch.cat([_reach(features, start, neighbours, block) for start in range(0, len(features), block)])
     near = 0
-    for part in points.split(block):
+    for part in torch.split(points, block):
         # a point that lies on the edge counts as near, whichever way its distance was rounded
         slack = ROUNDING * (_squares(part)[:, None] + _squares(features))
         near += int((_distances(part, features) <= reach + slack).any(dim=1).sum())

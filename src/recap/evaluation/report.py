@@ -150,7 +150,7 @@ def page(sections: Sequence[str], findings: str = "") -> str:
     """The whole page."""
     head = (
         "# Results\n\nQuality against time, measured with the commands below each table. Times are those of "
-        "generating alone, not of looking at the images; they are seconds an image in one run on one machine, and compare with "
-        'each other only. "At equal FID" is against the fastest plain schedule that is at least as good.'
+        "generating alone, not of looking at the images; they are seconds an image in one run on one machine, and "
+        'compare with each other only. "At equal FID" is against the fastest plain schedule that is at least as good.'
     )
     return "\n\n".join([head, *([findings] if findings else []), *sections]) + "\n"

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from recap.checkpoints.safe_files import read_arrays
-from recap.evaluation.features import InceptionFeatures, look
+from recap.evaluation.features import Features, InceptionFeatures, look
 from recap.runs.files import atomic_write
 from recap.runs.folder import Report, RunFolder
 from recap.runs.works import Done
-
-
-@dataclass(frozen=True, slots=True)
-class Features:
-    """What the network makes of images, row by row in the order of their numbers, in float32."""
-
-    features: Tensor  # (n, F)
-    logits: Tensor | None = None  # (n, classes), where the network has a classifier
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    @classmethod
-    def join(cls, parts: Sequence[Features]) -> Features:
-        """Parts one after the other."""
-        logits = [part.logits for part in parts if part.logits is not None]
-        return cls(torch.cat([part.features for part in parts]), torch.cat(logits) if logits else None)
 
 
 class FeatureFolder(RunFolder):
@@ -59,12 +40,10 @@ class FeatureFolder(RunFolder):
         return found
 
     def write(self, results: Sequence[Done]) -> None:
-        if results:
-            pixels = torch.stack([result.pixels for result in results if result.pixels is not None])
-            self.add([result.work.index for result in results], Features(*look(self.net, pixels)))
-
-    def add(self, numbers: Sequence[int], seen: Features) -> None:
-        """Keep the features of some images."""
+        if not results:
+            return
+        numbers = [result.work.index for result in results]
+        seen = look(self.net, torch.stack([result.pixels for result in results if result.pixels is not None]))
         arrays = {"numbers": np.asarray(numbers, np.int64), "features": seen.features.float().numpy()}
         if seen.logits is not None:
             arrays["logits"] = seen.logits.float().numpy()
