@@ -133,12 +133,28 @@ def test_debug_shows_the_error_itself() -> None:
         main(["--debug", "plan", "--model", "mar-larg", "--full", "8"])
 
 
-@pytest.mark.parametrize("argv", [[], ["nonsense"], ["plan", "--full", "many"], ["verify"], ["sample", "--num", "x"]])
-def test_unparsable_input_exits_with_2(argv: list[str], capsys: Capture) -> None:
+UNPARSABLE = {
+    "": "arguments are required: COMMAND",
+    "nonsense": "invalid choice: 'nonsense'",
+    "plan --full many": "invalid int value: 'many'",
+    "plan --memory much": "'much' is no size",
+    "verify": "arguments are required: MODEL",
+    "sample --batch 0": "take at least one image at a time",
+    "sample --batch some": "invalid batch_size value: 'some'",
+    "edit --image x.png --redraw 1,2,3": "'1,2,3' is no box; give four whole numbers",
+    "edit --image x.png --redraw a,b,c,d": "'a,b,c,d' is no box",
+    "edit --image x.png --keep left --strength 1": "not allowed with argument",
+}
+
+
+@pytest.mark.parametrize("line", UNPARSABLE)
+def test_unparsable_input_exits_with_2(line: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(argv)
+        main(line.split())
     assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: recap")
+    err = capsys.readouterr().err
+    assert err.startswith("usage: recap")
+    assert UNPARSABLE[line] in err
 
 
 @pytest.mark.parametrize("name", ["mar-base", "mage-base", "maskgit-large"])
@@ -236,7 +252,6 @@ SAMPLE_ERRORS = {
     "--model maskgit-large --tiny --labels 1000": "0 to 999",
     "--model maskgit-large --tiny --full 3 --local 9": "local",
     "--model mage-bas --tiny": "did you mean 'mage-base'",
-    "--model mage-base --tiny --batch 0": "--batch",
     "--model mage-base --tiny --guidance 2": "no null class",
     "--model maskgit-large --tiny --temperature 0": "temperature",
     "--model maskgit-large --tiny --full 3 --compare": "--local",

@@ -11,7 +11,6 @@ from recap import load, weights
 from recap.cli import main
 from recap.models.registry import SIZES
 from tests.cli.test_cli import Capture, failure
-from tests.weights.test_embedded import home  # noqa: F401
 
 
 def sample(*argv: str) -> dict[str, Any]:
@@ -25,14 +24,9 @@ def test_sample_by_name_and_label(home: Path, capsys: Capture) -> None:
     assert "samples/grid.png" in capsys.readouterr().out
     assert run["labels"] == [1, 2, 1]
     assert run["class_names"] == ["Sunflower", "water lily", "Sunflower"]
-    assert (run["full"], run["local"], run["plain"]) == (4, 2, 0)
-    assert run["sampling"]["choice_temperature"] == 2.0
+    assert (run["evaluations"], run["full"], run["local"], run["warmup"]) == ("4+2", 4, 2, 0)
     assert len(set(run["seeds"])) == 3
-    assert run["evaluations"] == {"full": 3 * 4, "local": 3 * 2}  # on the CPU every image is computed alone
-    assert set(run["seconds"]) == {"full", "local", "head", "selection", "tokenizer", "total"}
-    parts = [seconds for phase, seconds in run["seconds"].items() if phase != "total"]
-    assert all(seconds > 0 for seconds in parts)
-    assert sum(parts) <= run["seconds"]["total"]
+    assert run["seconds"] > 0
     pipe = load("flowers-maskgit")
     pipe.progress = False
     for index, image in enumerate(pipe([1, 2, 1], seed=4).images):
@@ -43,8 +37,7 @@ def test_sample_by_name_and_label(home: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize("name", ["flowers-mage", "flowers-maskgit"])
 def test_batches_change_nothing(name: str, home: Path) -> None:
     for batch in ("1", "2", "8"):
-        run = sample("--model", name, "--num", "5", "--batch", batch, "--out", batch)
-        assert run["evaluations"]["full"] == run["full"] * 5
+        sample("--model", name, "--num", "5", "--batch", batch, "--out", batch)
     assert len(list(Path("8").glob("0*.png"))) == 5
     for path in Path("8").glob("*.png"):
         assert path.read_bytes() == (Path("1") / path.name).read_bytes() == (Path("2") / path.name).read_bytes()
@@ -54,17 +47,16 @@ def test_default_model_is_drawn_with_and_can_be_overridden(home: Path) -> None:
     assert sample("--num", "1")["model"] == "flowers-maskgit"
     mar = ("--model", "flowers-mar")
     run = sample(*mar, "--num", "2")
-    assert (run["model"], run["full"], run["local"], run["head_steps"]) == ("flowers-mar", 4, 2, [4, 3])
+    assert (run["model"], run["evaluations"], run["head_steps"]) == ("flowers-mar", "4+2", [4, 3])
     assert (run["guidance"][-1], run["temperature"]) == (2.0, [0.9, 0.9])
-    changed = sample(
-        *mar, "--num", "2", "--guidance", "3", "--temperature", "0.8", "--full", "3", "--dtype", "bfloat16"
-    )
+    more = ("--guidance", "3", "--temperature", "0.8", "--full", "3", "--dtype", "bfloat16")
+    changed = sample(*mar, "--num", "2", *more)
     assert (changed["full"], changed["local"], changed["dtype"]) == (3, 0, "bfloat16")
     assert changed["guidance"][0] < changed["guidance"][1] == 3.0
     assert changed["temperature"] == [0.8, 0.8]
-    ramp = sample(*mar, "--num", "1", "--guidance", "2,4", "--setting", "mar-base")
+    ramp = sample(*mar, "--num", "1", "--guidance", "2/4", "--preset", "mar-base")
     assert 2.0 < ramp["guidance"][0] < ramp["guidance"][1] == 4.0
-    assert (ramp["sampling"]["preset"], ramp["temperature"], ramp["full"]) == ("mar-base", [1.0, 1.0], 4)
+    assert (ramp["temperature"], ramp["full"]) == ([1.0, 1.0], 4)
     assert sample(*mar, "--num", "1", "--local", "1")["full"] == 4
 
 
@@ -92,9 +84,8 @@ def test_comparison_is_drawn_and_measured(name: str, home: Path, capsys: Capture
     run = sample("--model", name, "--num", "2", "--compare", "--out", "both")
     assert "both/compare.png" in capsys.readouterr().out
     other = run["compare"]
-    assert other["evaluations"] == {"full": 2 * (run["full"] + run["local"]), "local": 0}
     assert other["full"] == run["full"] + run["local"]
-    assert other["speedup"] == pytest.approx(other["seconds"]["total"] / run["seconds"]["total"])
+    assert other["speedup"] == pytest.approx(other["seconds"] / run["seconds"])
     with Image.open("both/compare.png") as sheet, Image.open("both/000001.png") as image:
         large = image.resize((256, 256), Image.Resampling.LANCZOS)
         top = sheet.height - 28 - 256 - (0 if name == "flowers-mage" else 36)

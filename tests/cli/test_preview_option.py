@@ -5,13 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from recap import SamplingOptions
-from recap.view.images import box_mask
-from tests.pipelines.test_pipeline import pipeline
 from tests.runs.runs import pictures
 from tests.view.terminals import HIDE, SHOW, Run
 
@@ -22,21 +17,9 @@ def recap(*argv: str) -> int:
     return main(argv)
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small model, a picture of its size and a mask."""
-    monkeypatch.chdir(tmp_path)
-    pipe = pipeline("maskgit")
-    pipe.options = pipe.options.override(SamplingOptions(full=6, local=4))
-    pipe.save_pretrained(tmp_path / "model")
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)).save("small.png")
-    box_mask(8, 4, 0, 8, 8).save("mask.png")
-    return tmp_path
-
-
 def command(what: str, *more: str) -> list[str]:
     own = ["--image", "small.png", "--mask", "mask.png", "--labels", "1"]
-    return [what, "--model", "model", *(own if what == "edit" else []), *more]
+    return [what, "--model", "maskgit", *(own if what == "edit" else []), *more]
 
 
 @pytest.mark.parametrize("what", ["sample", "edit"])

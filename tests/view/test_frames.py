@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from recap import TokenState
-from recap.pipelines.pipeline import GREY
+from recap.pipelines.codec import GREY
 from recap.runs.draw import begin
 from recap.runs.works import Start
-from recap.view.frames import frame_of
+from recap.view.frames import TokenState, frame_of
 from tests.pipelines.test_pipeline import FAMILIES, SCHEDULE, draw, request, shared
 
 GREY_LEVEL = round(GREY * 255)

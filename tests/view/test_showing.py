@@ -11,8 +11,9 @@ from PIL import Image
 
 from recap import Output, Pipeline, Schedule, cosine, preset
 from recap.core.schedule import Step
-from recap.pipelines.output import OUTPUT_TYPES, SHOWN
-from recap.runs.fingerprint import short_digest
+from recap.pipelines.codec import OUTPUT_TYPES
+from recap.pipelines.output import SHOWN
+from recap.runs.fingerprint import digest
 from recap.view.sheet import grid
 from tests import tiny
 from tests.pipelines.test_pipeline import FAMILIES, SCHEDULE, draw, request, shared
@@ -68,8 +69,8 @@ def test_digests_differ_between_schedules_whose_lines_are_equal() -> None:
     warmer = replace(first, steps=(replace(first.steps[0], temperature=1.5), *first.steps[1:]))
     other = replace(SCHEDULE, groups=(warmer, *rest))
     assert repr(other) == repr(SCHEDULE)
-    assert short_digest(other) != short_digest(SCHEDULE)
-    assert short_digest(replace(SCHEDULE)) == short_digest(SCHEDULE)
+    assert digest(other) != digest(SCHEDULE)
+    assert digest(replace(SCHEDULE)) == digest(SCHEDULE)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

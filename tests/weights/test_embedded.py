@@ -13,43 +13,14 @@ import pytest
 import torch
 
 from recap import Pipeline, load, weights
-from recap.checkpoints import CheckpointError, save_pretrained
+from recap.checkpoints import CheckpointError
 from recap.checkpoints.folder import config_from, read_config, read_model_config
 from recap.core.options import SamplingOptions
-from recap.models.registry import build, randomize
-from recap.tokenizers import KLVAEConfig, VQGANConfig
+from recap.models.registry import build
 from tests import tiny
+from tests.conftest import MAR, NAMES, VQ
 
-KL = KLVAEConfig(channels=8, multipliers=(1, 1), latent_channels=4, encoder_blocks=1, decoder_blocks=1, groups=4)
-VQ = VQGANConfig(channels=8, multipliers=(1, 1), blocks=1, latent_channels=4, codes=20, groups=4)
-NAMES = ["pink primrose", "Sunflower", "water lily", "lotus", "tiger lily"]
 ROOT = Path(__file__).parents[2]
-MAR = {"preset": "mar", "guidance": [1.0, 2.0], "temperature": 0.9, "full": 4, "local": 2, "head_steps": [4, 3]}
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with three small models and the two tokenizers that they share."""
-    home = tmp_path / "weights"
-    nets = {family: randomize(build(tiny.CONFIGS[family])) for family in tiny.FAMILIES}
-    save_pretrained(
-        nets["mar"], home / "flowers-mar", compact=True, tokenizer="../flowers-kl", class_names=NAMES, sampling=MAR
-    )
-    save_pretrained(
-        nets["maskgit"],
-        home / "flowers-maskgit",
-        tokenizer="../flowers-vq",
-        class_names=NAMES,
-        sampling={"preset": "maskgit", "full": 4, "local": 2, "warmup": 0, "choice_temperature": 2.0},
-    )
-    sampling = {"preset": "mage", "full": 3, "local": 3}
-    save_pretrained(nets["mage"], home / "flowers-mage", tokenizer="../flowers-vq", sampling=sampling)
-    save_pretrained(randomize(build(KL)), home / "flowers-kl", compact=True)
-    save_pretrained(randomize(build(VQ)), home / "flowers-vq", compact=True)
-    (home / "__pycache__").mkdir()
-    monkeypatch.setattr(weights, "HOME", home)
-    monkeypatch.chdir(tmp_path)
-    return home
 
 
 def edit(folder: Path, **entries: Any) -> Path:

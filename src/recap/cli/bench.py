@@ -24,7 +24,6 @@ from recap.cli.options import (
     add_cache_limit,
     add_model,
     batch_size,
-    check_batch,
     check_device,
     default_model,
 )
@@ -133,8 +132,6 @@ def check(args: argparse.Namespace) -> None:
     ):
         if min(values) < least:
             raise ValueError(f"--{name} is {min(values)}; it must be at least {least}")
-    for batch in args.batch:
-        check_batch(batch)
     check_device(args.device)
     for engine in args.engine:
         check_engine(engine, torch.device(args.device))

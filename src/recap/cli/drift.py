@@ -15,7 +15,8 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from recap.bench.timing import generate
-from recap.cli.options import add_model, add_running, add_sampling, labels_of, options_of, pipeline_of
+from recap.cli.options import add_model, add_running, add_sampling, labels_of, pipeline_of
+from recap.core.options import SamplingOptions
 from recap.core.schedule import Schedule
 from recap.evaluation.drift import Drift, feature_drift
 from recap.evaluation.error import LocalError, error_name, local_error
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--{name} is {getattr(args, name)}; it must be at least 1")
     require()
     pipe, shown = pipeline_of(args)
-    schedule = pipe.schedule(options_of(args))
+    schedule = pipe.schedule(SamplingOptions.from_args(args))
     labels = labels_of(args, pipe, args.num)
     labels = None if labels is None else labels[: args.num]
     tokens, known, source = tokens_of(args, pipe, labels)
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{schedule} evaluations are plain decoding: no local evaluation to measure; add --local")
         print(f"-> {out / 'drift.png'}")
         return 0
-    works = pipe.works(labels, args.num, options_of(args), seed=args.seed)
+    works = pipe.works(labels, args.num, SamplingOptions.from_args(args), seed=args.seed)
     rows, kind = local_error(pipe, works, batch=args.batch, progress=True), error_name(pipe.model)
     error = {"schedule": str(schedule), "num": args.num, "labels": labels, "error": kind}
     write_json(out / "error.json", {**about, **error, "rows": [row.json() for row in rows]})

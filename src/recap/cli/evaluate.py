@@ -21,9 +21,7 @@ from recap.cli.options import (
     add_model,
     add_running,
     add_sampling,
-    check_batch,
     check_device,
-    options_of,
     pipeline_of,
 )
 from recap.core.options import SamplingOptions
@@ -89,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         if ranks.first:
             ranks.put("classes", None if reference is None else reference.classes)
         plan, labels = plan_of(args, pipe, ranks.get("classes"))
-        options = options_of(args)
+        options = SamplingOptions.from_args(args)
         works = planned_works(args, pipe, options, args.seed, plan)
         about = {"model": shown, "classes": labels, "batch": args.batch, "processes": ranks.world}
         about |= {"sampling": pipe.options.override(options).json(), **identity(pipe, works)}
@@ -122,7 +120,6 @@ def feature_folder(
 def network(args: argparse.Namespace) -> InceptionFeatures:
     """The network that looks at the images, where the model is."""
     check_device(args.device)
-    check_batch(args.batch)
     return load_inception(args.inception).to(args.device)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import nn
 
 from recap import weights
 from recap.core.options import SamplingOptions, guidance_scale, head_steps
@@ -18,12 +16,11 @@ from recap.engine import ENGINES
 from recap.models.registry import build, randomize, size_name
 from recap.pipelines import Pipeline
 from recap.pipelines.labels import RANDOM, even_labels, find_classes, random_labels, read_labels, spread_labels
-from recap.pipelines.loading import find_model, sized_parts
+from recap.pipelines.loading import find_model, read_parts, sized_parts
 from recap.planning.memory import size_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SHORT_RUN = SamplingOptions(full=12, local=4)  # of random weights: enough to see it run
-T = TypeVar("T")
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -47,11 +44,6 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--order", choices=ORDERS, help="where to decode first")
 
 
-def options_of(args: argparse.Namespace) -> SamplingOptions:
-    """What the arguments of `add_sampling` say."""
-    return SamplingOptions.from_args(args)
-
-
 def add_batch(parser: argparse._ActionsContainer, default: int = 8) -> None:
     """How many at a time, and how much memory that may take."""
     about = f"images at a time, or auto: as many as free memory allows (default {default})"
@@ -64,13 +56,10 @@ def add_cache_limit(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--cache-limit", type=byte_size, metavar="SIZE", help=about)
 
 
-def check_batch(batch: int | str) -> None:
-    if batch != "auto" and int(batch) < 1:
-        raise ValueError(f"--batch is {batch}; take at least one image at a time, or say auto")
-
-
 def batch_size(text: str) -> int | str:
     """A number of images, or the word auto."""
+    if text != "auto" and int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too few; take at least one image at a time, or say auto")
     return text if text == "auto" else int(text)
 
 
@@ -134,10 +123,6 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=ENGINES, default="eager", help="how the model is run (default eager)")
 
 
-def add_preview(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--preview", action="store_true", help="show the images in the terminal as they are decoded")
-
-
 def check_device(name: str) -> None:
     """Refuse a device that is not there, before anything is loaded."""
     try:
@@ -154,32 +139,18 @@ def default_model() -> str:
 
 
 def pipeline_of(args: argparse.Namespace) -> tuple[Pipeline, str]:
-    """The pipeline for a command's model, and its name; published sizes get random weights."""
+    """The pipeline for a command's model, and its name for people; published sizes get random weights."""
     name = args.model or default_model()
     check_device(args.device)
-
-    def random(name: str) -> Pipeline:
-        pipe = Pipeline.from_parts(sized_parts(name, random_net(args), shrink=args.tiny), name)
-        pipe.options = pipe.options.override(SHORT_RUN)
-        return pipe
-
-    pipe, shown = found_or_built(args, name, Pipeline.from_pretrained, random)
-    return pipe.to(args.device, DTYPES[args.dtype]).compile(args.engine), shown
-
-
-def random_net(args: argparse.Namespace) -> Callable[..., nn.Module]:
-    """Builds networks with random weights."""
-    return lambda config: randomize(build(config), args.seed)
-
-
-def found_or_built(
-    args: argparse.Namespace, name: str, read: Callable[..., T], make: Callable[[str], T]
-) -> tuple[T, str]:
-    """What `read` makes of a model's folder, or `make` of a published size, and the model's name for people."""
     folder = find_model(name)
     if folder is None:
         name = size_name(name)
-        return make(name), f"{name}{' (tiny)' if args.tiny else ''}, random weights"
-    if args.tiny:
+        parts = sized_parts(name, lambda config: randomize(build(config), args.seed), shrink=args.tiny)
+        pipe = Pipeline.from_parts(parts, name)
+        pipe.options = pipe.options.override(SHORT_RUN)
+        name = f"{name}{' (tiny)' if args.tiny else ''}, random weights"
+    elif args.tiny:
         raise ValueError(f"--tiny shrinks published sizes; {name} is a folder with a size of its own")
-    return read(folder), name
+    else:
+        pipe = Pipeline.from_parts(read_parts(folder), folder)
+    return pipe.to(args.device, DTYPES[args.dtype]).compile(args.engine), name

@@ -9,7 +9,7 @@ import argparse
 import json
 from typing import Any
 
-from recap.cli.options import DTYPES, add_sampling, byte_size, options_of
+from recap.cli.options import DTYPES, add_sampling, byte_size
 from recap.core.options import SamplingOptions
 from recap.models.registry import SIZES, family_of, size_name
 from recap.pipelines import Pipeline
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plans_of(args: argparse.Namespace) -> list[Plan]:
-    dtype, options = DTYPES[args.dtype], options_of(args)
+    dtype, options = DTYPES[args.dtype], SamplingOptions.from_args(args)
     more = {"batch": args.batch, "dtype": dtype, "cuda": args.device == "cuda", "limit": args.memory}
     if args.model is None:
         if options != SamplingOptions():

@@ -16,10 +16,9 @@ from pathlib import Path
 
 from torch import nn
 
-from recap.checkpoints import load_pretrained
-from recap.cli.options import DTYPES, add_model, check_device, found_or_built, random_net
+from recap.cli.options import DTYPES, add_model, pipeline_of
 from recap.models.adapter import Adapter
-from recap.models.registry import SIZES, adapt, size_name, tiny
+from recap.models.registry import adapt
 from recap.verification.verifier import TOLERANCE, Check, Verifier
 
 
@@ -29,21 +28,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest relative error (default 1e-5)")
     parser.add_argument("--dtype", choices=("float32", "float64"), help="default: float32 on the CPU, else float64")
     parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
+    parser.set_defaults(engine="eager")
 
 
 def run(args: argparse.Namespace) -> int:
+    # other devices choose other kernels for other batch sizes, and their rounding grows over a whole run
+    args.dtype = args.dtype or ("float32" if args.device == "cpu" else "float64")
     if ":" in args.model and not Path(args.model).exists():
         shown, model = args.model, own(args.model)
+        model.module.to(device=args.device, dtype=DTYPES[args.dtype])
     else:
-        check_device(args.device)
-        net, shown = found_or_built(args, args.model, load_pretrained, lambda name: random_model(args, name))
-        model = adapt(net)
-    # other devices choose other kernels for other batch sizes, and their rounding grows over a whole run
-    dtype = args.dtype or ("float32" if args.device == "cpu" else "float64")
-    model.module.to(device=args.device, dtype=DTYPES[dtype])
+        pipe, shown = pipeline_of(args)
+        model = pipe.model
     checks: list[Check] = []
     if not args.json:
-        print(f"{shown} on {args.device}, {dtype}")
+        print(f"{shown} on {args.device}, {args.dtype}")
     for check in Verifier(model, model.selector(), args.seed, args.tolerance).run():
         checks.append(check)
         if not args.json:
@@ -58,12 +57,6 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def random_model(args: argparse.Namespace, name: str) -> nn.Module:
-    """A published size with random weights, without its tokenizer."""
-    config = SIZES[size_name(name)]
-    return random_net(args)(tiny(config) if args.tiny else config)
-
-
 def own(name: str) -> Adapter:
     """The adapter that `package.module:name` leads to, seen from the folder in which the command is run."""
     place, _, attribute = name.partition(":")
@@ -76,8 +69,6 @@ def own(name: str) -> Adapter:
         sys.path.remove(os.getcwd())
     if not isinstance(found, Adapter | nn.Module):
         found = found()
-    if isinstance(found, nn.Module):
-        return adapt(found)
-    if not isinstance(found, Adapter):
+    if not isinstance(found, Adapter | nn.Module):
         raise ValueError(f"{name} gives a {type(found).__name__}; expected an adapter or a torch module")
-    return found
+    return adapt(found)

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from recap.core.canvas import Canvas
 from recap.core.noise import image_seed
 from recap.runs.draw import StepObserver, backoff_for, draw, one_at_a_time
-from recap.runs.folder import About, RunFolder
+from recap.runs.folder import RunFolder
 from recap.runs.ranks import Ranks, WorkQueue
 from recap.runs.stopping import Stopped, handle_signals
 from recap.runs.works import Done, Failed, Work
@@ -63,7 +63,6 @@ def sample_all(
     folder: RunFolder,
     ranks: Ranks,
     *,
-    about: About = lambda _: {},
     overwrite: bool = False,
     name: str = "",
     observer: StepObserver | None = None,
@@ -72,7 +71,7 @@ def sample_all(
     """Make what the folder lacks. The first process returns a report once all is there, the others nothing.
 
     A run that ends early, however that comes about, goes on from its files when it is started again. An observer of
-    this process takes the place of the progress bar. `about` says what else a manifest is to hold of an image.
+    this process takes the place of the progress bar.
     """
     try:
         with handle_signals():
@@ -85,7 +84,7 @@ def sample_all(
             if not ranks.first:
                 return None
             gather(works, folder, ranks, report)
-            folder.finish(about)
+            folder.finish(lambda index: about(works[index]))
             return report
     except Stopped as stop:
         kept = f"{folder.kept()} of {len(works)} images are in {folder.path}; run the same command again to go on"
@@ -137,6 +136,12 @@ def gather(works: Sequence[Work], folder: RunFolder, ranks: Ranks, report: Repor
     if failed:
         raise failure(failed, works[0].seed or 0, f"{folder.kept()} of {len(works)} images are in {folder.path}")
     report.seconds = sum(ranks.get(f"took/{rank}") for rank in range(ranks.world))
+
+
+def about(work: Work) -> dict[str, Any]:
+    """What the manifest says of an image."""
+    own = {} if work.label is None else {"label": work.label}
+    return {"seed": image_seed(work.seed or 0, work.index), **own}
 
 
 def failure(failed: Sequence[int], seed: int, where: str) -> FloatingPointError:

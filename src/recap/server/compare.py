@@ -160,13 +160,13 @@ class Previews:
 
     def __init__(self, watched: Callable[[], bool], clock: Callable[[], float]) -> None:
         self.watched = watched
-        self._budget = DisplayBudget(share=SHARE, least=0.0, clock=clock)
+        self._budget = DisplayBudget(share=SHARE, clock=clock)
 
     def of(self, frame: Frame) -> list[bytes | None]:
         """A small file for each image of a frame, or nothing if that would take too long."""
-        if not (self.watched() and self._budget.due("preview")):
+        if not (self.watched() and self._budget.due()):
             return [None] * len(frame.tokens)
-        with self._budget.showing("preview"):
+        with self._budget.showing():
             return [webp(picture) for picture in frame.images]
 
 

@@ -7,47 +7,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHARE = 0.25  # of the time that may be spent on showing
-MIN_SECONDS = 0.05  # seconds between two looks
+GUESS = 0.1  # seconds that a look takes, until one was measured
 
 
 class DisplayBudget:
-    """Says when there is time to show something: all showing together takes a share of the time and no more.
+    """Says when there is time to show something: all showing together takes a share of the time and no more."""
 
-    Things to show have names, since some take longer than others. `guesses` are the seconds that they take, until
-    they have been shown once.
-    """
+    def __init__(self, *, share: float = SHARE, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.share, self.clock = share, clock
+        self.spent, self._cost, self._began = 0.0, GUESS, clock()
 
-    def __init__(
-        self,
-        guesses: dict[str, float] | None = None,
-        *,
-        share: float = SHARE,
-        least: float = MIN_SECONDS,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self.share, self.least, self.clock = share, least, clock
-        self.spent = 0.0
-        self._costs = dict(guesses or {})
-        self._began = clock()
-        self._last = self._began - least
-
-    def due(self, what: str) -> bool:
-        """Whether it is time for another look, and there is time for this."""
-        return self.clock() - self._last >= self.least and self.affords(what)
-
-    def affords(self, what: str) -> bool:
-        """Whether showing this now keeps within the share."""
-        cost = self._costs.get(what, 0.0)
-        return self.spent + cost <= self.share * (self.clock() - self._began + cost)
+    def due(self) -> bool:
+        """Whether one more look keeps within the share."""
+        return self.spent + self._cost <= self.share * (self.clock() - self._began + self._cost)
 
     @contextmanager
-    def showing(self, what: str) -> Iterator[None]:
-        """Count the time of a `with` block as spent on this."""
+    def showing(self) -> Iterator[None]:
+        """Count the time of a `with` block as spent."""
         began = self.clock()
         try:
             yield
         finally:
-            self._last = self.clock()
-            took = self._last - began
-            self.spent += took
-            self._costs[what] = (self._costs.get(what, took) + took) / 2
+            took = self.clock() - began
+            self.spent, self._cost = self.spent + took, (self._cost + took) / 2
