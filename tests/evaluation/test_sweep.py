@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.evaluation.sweep import Point, append_point, front, read_points, rows_of, write_csv
+from recap.evaluation.sweep import Point, front, read_points, rows_of, write_points
 
 
 def point(schedule: str, fid: float, seconds: float, seed: int = 0) -> Point:
@@ -70,29 +69,13 @@ def test_other_draws_are_no_baseline(other: str) -> None:
     assert rows["32+32"].against["equal_quality"]["schedule"] == "64"
 
 
-def test_a_cut_line_is_measured_again_and_nothing_else_is_lost(tmp_path: Path) -> None:
+def test_points_are_read_again_and_damage_is_named(tmp_path: Path) -> None:
     path = tmp_path / "points.jsonl"
     assert read_points(path) == []
-    for each in POINTS[:3]:
-        append_point(path, each)
-    assert read_points(path) == POINTS[:3]
-    path.write_text(path.read_text()[:-9])
-    assert read_points(path) == POINTS[:2]
-    append_point(path, POINTS[3])
-    assert read_points(path) == [*POINTS[:2], POINTS[3]]
+    write_points(path, POINTS)
+    assert read_points(path) == POINTS
     lines = path.read_text().splitlines()
-    path.write_text("\n".join([lines[0][:20], *lines[1:]]) + "\n")
-    with pytest.raises(ValueError, match="line 1, is damaged"):
-        read_points(path)
-    path.write_text('{"schedule": "8"}\n{}\n')
-    with pytest.raises(ValueError, match="no usable"):
-        read_points(path)
-
-
-def test_the_table_for_spreadsheets_has_every_row(tmp_path: Path) -> None:
-    write_csv(tmp_path / "sweep.csv", rows_of(POINTS))
-    with (tmp_path / "sweep.csv").open() as file:
-        table = list(csv.DictReader(file))
-    assert [row["schedule"] for row in table] == [each.schedule for each in POINTS]
-    assert (float(table[4]["fid"]), table[4]["full"], table[4]["steps"]) == (32.5, "32", "64")
-    assert [row["front"] for row in table] == ["1", "1", "1", "0", "1", "1", "1"]
+    for wrong in (lines[1][:20], "{}", "[]", lines[1].replace("fid", "kid"), lines[1].replace("total", "other")):
+        path.write_text("\n".join([lines[0], wrong, *lines[2:]]) + "\n")
+        with pytest.raises(ValueError, match="line 2, is damaged"):
+            read_points(path)

@@ -138,7 +138,7 @@ def _measured(pipe: Pipeline, works: Sequence[Work], row: Row, engine: str | Non
         tokens = generate(clocked, works)
     if pipe.tokenizer is not None:
         pipe.decode(tokens[:TOKENIZER_BATCH], "pt")
-        for part in tokens.split(TOKENIZER_BATCH):
+        for part in torch.split(tokens, TOKENIZER_BATCH):
             clocked.decode(part, "pt")
     parts = PARTS if pipe.tokenizer is not None else PARTS[:-1]
     tflops = run_cost(pipe.model.config, row.steps).total / seconds / 1e12

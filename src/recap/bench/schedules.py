@@ -7,32 +7,29 @@ from recap.core.presets import PAPER_PLAIN, PAPER_ROWS, is_diffusion
 
 LISTS = ("usual", "paper", "open")
 PAPER_MODELS = tuple(dict.fromkeys(row.model for row in PAPER_ROWS))
-USUAL = (
+USUAL = [
     *("8", "12", "16", "24", "32", "48", "64"),
     *("12+4", "16+16", "24+8", "24+24", "32+16", "32+32", "48+16", "48+48"),
-)
-# longer chains, and where local evaluations stand
-OPEN = ("32+32:warmup=0", "22+42:warmup=0,chain=2", "16+48:warmup=0,chain=3", "8+56:warmup=0,chain=7")
-OPEN += ("48+16:warmup=0", "48+16:warmup=32")
-# steps of a diffusion head
-OPEN_HEAD = ("64:head_steps=100", "64:head_steps=50", "64:head_steps=25")
-OPEN_HEAD += ("32+32:head_steps=100/100", "32+32:head_steps=100/25", "32+32:head_steps=50/25")
+]
+OPEN = [  # longer chains, and where local evaluations stand
+    *("32+32:warmup=0", "22+42:warmup=0,chain=2", "16+48:warmup=0,chain=3", "8+56:warmup=0,chain=7"),
+    *("48+16:warmup=0", "48+16:warmup=32"),
+]
+OPEN_HEAD = [  # steps of a diffusion head
+    *("64:head_steps=100", "64:head_steps=50", "64:head_steps=25"),
+    *("32+32:head_steps=100/100", "32+32:head_steps=100/25", "32+32:head_steps=50/25"),
+]
 
 
 def listed(name: str, preset: str, tokens: int) -> list[SamplingOptions]:
     """The schedules of a list for models of a preset; those with more evaluations than tokens are left out."""
-    texts: list[str]
-    if name == "usual":
-        texts = list(USUAL)
-    elif name == "open":
-        texts = [*OPEN, *(OPEN_HEAD if is_diffusion(preset) else ())]
-    elif name == "paper":
-        family = preset.partition("-")[0]
+    family = preset.partition("-")[0]
+    if name == "paper":
         texts = [str(steps) for steps in PAPER_PLAIN[family]]
         rows = [row for row in PAPER_ROWS if row.model.startswith(family)]
         texts += [f"{row.full}+{row.local}:warmup={row.warmup}" for row in rows]
     else:
-        raise ValueError(f"list of schedules is {name!r}; it must be one of {', '.join(LISTS)}")
+        texts = USUAL if name == "usual" else OPEN + (OPEN_HEAD if is_diffusion(preset) else [])
     schedules = [SamplingOptions.from_text(text) for text in dict.fromkeys(texts)]
     return [each for each in schedules if (each.full or 0) + (each.local or 0) <= tokens]
 

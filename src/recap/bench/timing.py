@@ -124,6 +124,7 @@ def seconds_an_image(pipe: Pipeline, works: Sequence[Work], batches: int = 2) ->
 
     The phases have a run of their own, because clocks around every part make a device wait for each of them.
     """
+    works = works[: pipe.batch_size]
     clocked, parts = timed(pipe)
     whole = Stopwatch(pipe.device)
     for _ in range(WARM_RUNS[pipe.engine]):

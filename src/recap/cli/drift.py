@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     about = {"model": shown, "seed": args.seed, "dtype": args.dtype}
     drift = feature_drift(pipe.model, tokens, known, seed=args.seed, batch=args.batch, progress=True)
     write_json(out / "drift.json", {**about, "tokens": source, **drift.json()})
-    plot_drift(drift, out / "drift.png", title=f"{shown}: {len(tokens)} images")
+    plot_drift(drift, out / "drift.png", f"{shown}: {len(tokens)} images")
     print(f"{shown}: {source}")
     print(table(drift))
     if not schedule.local:
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     rows, kind = local_error(pipe, works, batch=args.batch, progress=True), error_name(pipe.model)
     error = {"schedule": str(schedule), "num": args.num, "labels": labels, "error": kind}
     write_json(out / "error.json", {**about, **error, "rows": [row.json() for row in rows]})
-    plot_error(rows, out / "error.png", title=f"{shown}: {schedule} evaluations, {args.num} images", ylabel=kind)
+    plot_error(rows, out / "error.png", f"{shown}: {schedule} evaluations, {args.num} images", kind)
     print(summary(rows, schedule, kind))
     print(f"-> {out / 'drift.png'}, {out / 'error.png'}")
     return 0

@@ -39,37 +39,29 @@ from recap.runs.sample import sample_all
 from recap.runs.works import Work
 
 FEATURES, RESULT = "features", "result.json"
-LOOKED_AT = 32  # images at a time, where nothing says how many
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
     parser.add_argument("--images", metavar="PATH", help="measure these images instead of a model's")
-    add_measuring(parser)
-    parser.add_argument("--num", type=int, default=2048, help="how many images (default 2048; published: 50,000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
-    parser.add_argument("--out", default="evaluation", help="folder for the result (default evaluation)")
+    add_measuring(parser, "evaluation")
     parser.add_argument("--overwrite", action="store_true", help="start anew in a folder that holds another run")
     parser.add_argument("--save-stats", metavar="FILE", help="keep the statistics of the images as an npz")
     add_sampling(parser)
 
 
-def add_measuring(parser: argparse.ArgumentParser) -> None:
+def add_measuring(parser: argparse.ArgumentParser, out: str) -> None:
     """Arguments that `recap evaluate` and `recap sweep` share."""
-    parser.add_argument(
-        "--stats",
-        default="flowers128",
-        metavar="PATH",
-        help="what to compare with: npz with mu and sigma, images, or a name (default flowers128)",
-    )
+    add_model(parser)
+    stats = "what to compare with: npz with mu and sigma, images, or a name (default flowers128)"
+    parser.add_argument("--stats", default="flowers128", metavar="PATH", help=stats)
     parser.add_argument("--inception", metavar="FILE", help="weights of the network (default: from the extra `eval`)")
-    add_batch(parser, LOOKED_AT)
+    add_batch(parser, 32)
     add_running(parser)
-    parser.add_argument(
-        "--classes",
-        choices=("even", "reference"),
-        help="each class as often as any other, or as in the reference (default: that, where it says)",
-    )
+    classes = "each class as often as any other, or as in the reference (default: that, where it says)"
+    parser.add_argument("--classes", choices=("even", "reference"), help=classes)
+    parser.add_argument("--num", type=int, default=2048, help="how many images (default 2048; published: 50,000)")
+    parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
+    parser.add_argument("--out", default=out, help=f"folder for the results (default {out})")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,10 +70,11 @@ def run(args: argparse.Namespace) -> int:
     if args.images and ranks.world > 1:
         raise ValueError("--images is measured by one process; leave torchrun out")
     net = network(args)
-    reference = reference_of(args, net) if ranks.first and args.stats != "none" else None
+    reference = Reference.load(args.stats, net) if ranks.first and args.stats != "none" else None
+    about: dict[str, Any] = {}
     if args.images:
-        about: dict[str, Any] = {"images": str(args.images)}
-        seen: Features | None = features_of(args.images, net, batch=looked_at(args))
+        about["images"] = str(args.images)
+        seen = features_of(args.images, net)
     else:
         pipe, shown = evaluated_pipeline(args)
         if ranks.first:
@@ -89,16 +82,15 @@ def run(args: argparse.Namespace) -> int:
         plan, labels = plan_of(args, pipe, ranks.get("classes"))
         options = SamplingOptions.from_args(args)
         works = planned_works(args, pipe, options, args.seed, plan)
-        about = {"model": shown, "classes": labels, "batch": args.batch, "processes": ranks.world}
+        about |= {"model": shown, "classes": labels, "batch": args.batch, "processes": ranks.world}
         about |= {"sampling": pipe.options.override(options).json(), **identity(pipe, works)}
         folder = feature_folder(args, out / FEATURES, pipe, works, net)
-        seen = None
-        if sample_all(pipe, works, folder, ranks, overwrite=args.overwrite, name=str(works[0].schedule)) is not None:
-            seen = folder.read()
-            seconds = seconds_of(pipe, works)
-            about |= {"seconds_per_image": seconds["total"], "seconds": seconds}
-    if seen is None:
-        return 0  # the first process says it all
+        name = str(works[0].schedule)
+        if sample_all(pipe, works, folder, ranks, overwrite=args.overwrite, name=name) is None:
+            return 0  # the first process says it all
+        seen = folder.read()
+        seconds = seconds_an_image(pipe, works)
+        about |= {"seconds_per_image": seconds["total"], "seconds": seconds}
     if args.save_stats:
         FeatureStatistics.of(seen.features).save(args.save_stats)
     figures = {} if reference is None else figures_of(seen, reference)
@@ -131,15 +123,6 @@ def evaluated_pipeline(args: argparse.Namespace) -> tuple[Pipeline, str]:
     return pipe, shown
 
 
-def reference_of(args: argparse.Namespace, net: InceptionFeatures) -> Reference:
-    return Reference.load(args.stats, net, batch=looked_at(args))
-
-
-def looked_at(args: argparse.Namespace) -> int:
-    """How many pictures the network looks at together, where no model makes them."""
-    return LOOKED_AT if args.batch == "auto" else int(args.batch)
-
-
 def planned_works(
     args: argparse.Namespace, pipe: Pipeline, options: SamplingOptions, seed: int, plan: LabelPlan | None
 ) -> list[Work]:
@@ -150,11 +133,6 @@ def planned_works(
     return pipe.works(labels, args.num, options, seed=seed)
 
 
-def seconds_of(pipe: Pipeline, works: Sequence[Work], batches: int = 2) -> dict[str, float]:
-    """Seconds an image, in all and by phase, of runs that are made for their time alone."""
-    return seconds_an_image(pipe, works[: pipe.batch_size], batches)
-
-
 def plan_of(
     args: argparse.Namespace, pipe: Pipeline, counts: Sequence[int] | None
 ) -> tuple[LabelPlan | None, str | None]:
@@ -162,12 +140,13 @@ def plan_of(
     classes = pipe.model.classes
     if not classes:
         return None, None
-    if args.classes == "reference" and (counts is None or len(counts) != classes):
+    known = counts is not None and len(counts) == classes
+    if args.classes == "reference" and not known:
         raise ValueError(
             f"--classes reference: {args.stats} counts {len(counts) if counts else 'no'} classes and the model "
             f"has {classes}; use --classes even"
         )
-    if args.classes == "even" or counts is None or len(counts) != classes:
+    if counts is None or not known or args.classes == "even":
         return LabelPlan(classes), "even"
     return LabelPlan.of(classes, counts), "reference"
 

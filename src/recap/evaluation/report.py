@@ -36,17 +36,9 @@ class Sweep:
             section(sweep, {})  # what the page cannot do without shows now
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{path} does not exist; write it with `recap sweep --out {folder}`") from error
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"{path} is no result of `recap sweep` ({error!r}); run it again") from error
         return sweep
-
-    @property
-    def plain(self) -> list[Row]:
-        return [row for row in self.rows if not row.reused]
-
-    @property
-    def reused(self) -> list[Row]:
-        return [row for row in self.rows if row.reused]
 
 
 def published(model: str | None = None) -> list[dict[str, Any]]:
@@ -57,36 +49,39 @@ def published(model: str | None = None) -> list[dict[str, Any]]:
 
 def sweep_table(sweep: Sweep, against: Sequence[Mapping[str, Any]] = ()) -> str:
     """One line a schedule: quality, time, and what reuse gains."""
-    spread = any(row.spread is not None for row in sweep.rows)
-    head = ["evaluations", "warm-up", "FID", *(["± over seeds"] if spread else []), "s/image"]
-    head += ["full", "local", "head", "selection", "tokenizer", "at equal steps", "at equal FID, against", "front"]
-    if against:
-        head += ["published FID", "published s/image"]
-    lines = [_line(head), "|" + "---|" * len(head)]
-    for row in sorted(sweep.rows, key=lambda row: (row.reused, row.steps, row.seconds)):
-        cells = [row.schedule, str(row.warmup) if row.reused else "", f"{row.quality:.2f}"]
-        if spread:
-            cells.append("" if row.spread is None else f"{row.spread:.2f} ({row.seeds})")
-        cells.append(f"{row.seconds:.4g}")
-        cells += [f"{row.phases.get(phase, 0.0):.3g}" for phase in PHASES if phase != "total"]
-        steps, quality = row.against.get("equal_steps"), row.against.get("equal_quality")
-        best = f"{times(quality['speedup'])}, {quality['schedule']}" if quality else "no plain schedule as good"
-        cells += [times(steps["speedup"]) if steps else "", best if row.reused else "", "yes" if row.front else ""]
-        if against:
-            theirs = next((p for p in against if (p.get("full"), p.get("local")) == row.counts), {})
-            cells += [str(theirs.get("fid", "")), str(theirs.get("seconds", ""))]
-        lines.append(_line(cells))
-    return "\n".join(lines)
+    lines = [
+        cells_of(row, against) for row in sorted(sweep.rows, key=lambda row: (row.reused, row.steps, row.seconds))
+    ]
+    shown = [name for name in lines[0] if any(line[name] for line in lines)]
+    table = [shown, *([line[name] for name in shown] for line in lines)]
+    rows = [f"| {' | '.join(cells)} |" for cells in table]
+    return "\n".join([rows[0], "|" + "---|" * len(shown), *rows[1:]])
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def cells_of(row: Row, against: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What the table says of a schedule, by column."""
+    steps, quality = row.against.get("equal_steps"), row.against.get("equal_quality")
+    best = f"{times(quality['speedup'])}, {quality['schedule']}" if quality else "no plain schedule as good"
+    theirs = next((p for p in against if (p.get("full"), p.get("local")) == row.counts), {})
+    return {
+        "evaluations": row.schedule,
+        "warm-up": str(row.warmup) if row.reused else "",
+        "FID": f"{row.quality:.2f}",
+        "± over seeds": "" if row.spread is None else f"{row.spread:.2f} ({row.seeds})",
+        "s/image": f"{row.seconds:.4g}",
+        **{phase: f"{row.phases.get(phase, 0.0):.3g}" for phase in PHASES if phase != "total"},
+        "at equal steps": times(steps["speedup"]) if steps else "",
+        "at equal FID, against": best if row.reused else "",
+        "front": "yes" if row.front else "",
+        "published FID": str(theirs.get("fid", "")),
+        "published s/image": str(theirs.get("seconds", "")),
+    }
 
 
 def verdict(sweep: Sweep) -> str:
     """In plain words: where reuse helps against the best plain decoding of equal time, and where not."""
-    margin = noise(sweep.rows)
-    compared = [row for row in sweep.reused if "equal_time" in row.against]
+    margin, reused = noise(sweep.rows), [row for row in sweep.rows if row.reused]
+    compared = [row for row in reused if "equal_time" in row.against]
     gains = [row.against["equal_time"]["gain"] for row in compared]
     if not gains:
         return "No reused schedule is as slow as a plain one, so equal times cannot be compared."
@@ -103,7 +98,7 @@ def verdict(sweep: Sweep) -> str:
             f"The largest gain is {best.schedule}: FID {best.quality:.2f} against {equal['quality']:.2f} of "
             f"{equal['schedule']} plain steps."
         )
-    matched = [row for row in sweep.reused if "equal_quality" in row.against]
+    matched = [row for row in reused if "equal_quality" in row.against]
     if matched:
         best = max(matched, key=lambda row: row.against["equal_quality"]["speedup"])
         equal = best.against["equal_quality"]
@@ -111,7 +106,7 @@ def verdict(sweep: Sweep) -> str:
             f"At equal quality the best is {best.schedule}, {equal['speedup']:.2f} times as fast as "
             f"{equal['schedule']} plain steps, the fastest plain schedule that is as good within the noise."
         )
-    unmatched = ", ".join(row.schedule for row in sweep.reused if row not in matched)
+    unmatched = ", ".join(row.schedule for row in reused if row not in matched)
     if unmatched:
         words.append(f"No plain schedule here reaches the FID of {unmatched}.")
     return " ".join(words)
@@ -127,23 +122,20 @@ def conditions(about: Mapping[str, Any]) -> str:
 
 
 def section(sweep: Sweep, pictures: Mapping[str, str], against: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Everything about one model."""
+    """Everything about one model; `pictures` are files by what they show."""
     about = sweep.about
-    title = f"## {about['model']} ({FAMILY_NAMES.get(about['family'], about['family'])})"
     how = (
-        f"{conditions(about)}. "
-        f"Sampling: `{json.dumps(about['sampling'])}`. "
-        f"Warm-up is the number of groups without local evaluations at the start."
+        f"{conditions(about)}. Sampling: `{json.dumps(about['sampling'])}`. Warm-up is the number of groups without "
+        f"local evaluations at the start."
     )
     command = (
         f"```console\n$ recap sweep --model {about['model']} --num {about['num']} --batch {about['batch']} "
         f"--dtype {about['dtype']} --engine {about.get('engine', 'eager')} "
         f"--schedule {' '.join(row.schedule for row in sweep.rows)}\n```"
     )
-    parts = [title, how, verdict(sweep)]
+    parts = [f"## {about['model']} ({FAMILY_NAMES.get(about['family'], about['family'])})", how, verdict(sweep)]
     parts += [f"![{text}]({file})" for text, file in pictures.items()]
-    parts += [sweep_table(sweep, against), command]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, sweep_table(sweep, against), command])
 
 
 def page(sections: Sequence[str], findings: str = "") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -30,14 +29,10 @@ class Point:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         try:
-            return cls(
-                str(data["schedule"]),
-                int(data["seed"]),
-                int(data["num"]),
-                {key: float(value) for key, value in data["figures"].items()},
-                {key: float(value) for key, value in data["seconds"].items()},
-                int(data["warmup"]),
-            )
+            figures, seconds = ({key: float(x) for key, x in data[part].items()} for part in ("figures", "seconds"))
+            _ = figures["fid"], seconds["total"]  # no row can be without them
+            warmup = int(data["warmup"])
+            return cls(str(data["schedule"]), int(data["seed"]), int(data["num"]), figures, seconds, warmup)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"a point has no usable {error}: {data}") from error
 
@@ -47,7 +42,7 @@ class Row:
     """All seeds of one schedule together."""
 
     schedule: str
-    quality: float
+    quality: float  # FID: smaller is better
     seconds: float  # an image
     spread: float | None  # standard deviation of the quality over seeds
     seeds: int
@@ -58,18 +53,12 @@ class Row:
     against: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, points: Sequence[Point], metric: str) -> Self:
+    def of(cls, points: Sequence[Point]) -> Self:
         """The row of all points of one schedule."""
-        for point in points:
-            if metric not in point.figures or "total" not in point.seconds:
-                raise ValueError(f"a point of {point.schedule} has no {metric} or no total seconds; measure it again")
         seconds, figures = _means([each.seconds for each in points]), _means([each.figures for each in points])
-        values = [each.figures[metric] for each in points]
-        spread = stdev(values) if len(values) > 1 else None
-        first = points[0]
-        return cls(
-            first.schedule, figures[metric], seconds["total"], spread, len(points), seconds, figures, first.warmup
-        )
+        spread = stdev(each.figures["fid"] for each in points) if len(points) > 1 else None
+        quality, total, first = figures["fid"], seconds["total"], points[0]
+        return cls(first.schedule, quality, total, spread, len(points), seconds, figures, first.warmup)
 
     @property
     def options(self) -> SamplingOptions:
@@ -96,12 +85,12 @@ def _means(several: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: mean(values[name] for values in several) for name in several[0] if name in names}
 
 
-def rows_of(points: Iterable[Point], metric: str = "fid") -> list[Row]:
+def rows_of(points: Iterable[Point]) -> list[Row]:
     """One row a schedule, in the order of their first points; marks the front and compares with plain decoding."""
     by_schedule: dict[str, list[Point]] = {}
     for point in points:
         by_schedule.setdefault(point.schedule, []).append(point)
-    rows = [Row.of(several, metric) for several in by_schedule.values()]
+    rows = [Row.of(several) for several in by_schedule.values()]
     margin = noise(rows)
     best = front([(row.seconds, row.quality) for row in rows])
     return [
@@ -144,16 +133,16 @@ def against_plain(row: Row, rows: Sequence[Row], margin: float = 0.0) -> dict[st
     as_good = [other for other in plain if other.quality <= row.quality + margin]
     in_time = [other for other in plain if other.seconds <= row.seconds]
     result: dict[str, Any] = {}
-    if same:
-        speedup = same[0].seconds / row.seconds
-        result["equal_steps"] = {"schedule": same[0].schedule, "speedup": speedup, "quality": same[0].quality}
+    for other in same[:1]:
+        speedup = other.seconds / row.seconds
+        result["equal_steps"] = {"schedule": other.schedule, "speedup": speedup, "quality": other.quality}
     if as_good:
-        fastest = min(as_good, key=lambda other: other.seconds)
-        result["equal_quality"] = {"schedule": fastest.schedule, "speedup": fastest.seconds / row.seconds}
+        other = min(as_good, key=lambda other: other.seconds)
+        result["equal_quality"] = {"schedule": other.schedule, "speedup": other.seconds / row.seconds}
     if in_time:
-        best = min(in_time, key=lambda other: other.quality)
-        gain = best.quality - row.quality
-        result["equal_time"] = {"schedule": best.schedule, "quality": best.quality, "gain": gain}
+        other = min(in_time, key=lambda other: other.quality)
+        gain = other.quality - row.quality
+        result["equal_time"] = {"schedule": other.schedule, "quality": other.quality, "gain": gain}
     return result
 
 
@@ -163,63 +152,15 @@ def _draws(row: Row) -> tuple[Any, ...]:
     return options.preset, options.guidance, options.temperature, options.choice_temperature, options.order
 
 
-def write_csv(path: str | Path, rows: Sequence[Row]) -> None:
-    """The rows as a table for spreadsheets."""
-    phases = sorted({name for row in rows for name in row.phases} - {"total"})
-    figures = sorted({name for row in rows for name in row.figures})
-    with Path(path).open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(
-            [
-                "schedule",
-                "full",
-                "local",
-                "steps",
-                "seconds_per_image",
-                *(f"{name}_seconds" for name in phases),
-                *figures,
-                "spread",
-                "front",
-            ]
-        )
-        for row in rows:
-            table.writerow(
-                [
-                    row.schedule,
-                    *row.counts,
-                    row.steps,
-                    f"{row.seconds:.6g}",
-                    *(f"{row.phases.get(name, 0.0):.6g}" for name in phases),
-                    *(f"{row.figures[name]:.6g}" if name in row.figures else "" for name in figures),
-                    "" if row.spread is None else f"{row.spread:.6g}",
-                    int(row.front),
-                ]
-            )
-
-
 def read_points(path: Path) -> list[Point]:
-    """The points of a sweep so far; a last line that was cut off by a crash is dropped."""
-    if not path.is_file():
-        return []
+    """The points of a sweep so far."""
     points = []
-    lines = read_text(path).splitlines()
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(path).splitlines() if path.is_file() else (), start=1):
         try:
-            data = parse_json(line, "it")
+            points.append(Point.from_json(parse_json(line, "it")))
         except ValueError as error:
-            if number == len(lines):
-                break  # the process died while writing it; that point is measured again
             raise ValueError(f"{path}, line {number}, is damaged ({error}); remove that line") from error
-        try:
-            points.append(Point.from_json(data))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
     return points
-
-
-def append_point(path: Path, point: Point) -> None:
-    """Add a finished point; a half line before it is cut away first."""
-    write_points(path, [*read_points(path), point])
 
 
 def write_points(path: Path, points: Iterable[Point]) -> None:
