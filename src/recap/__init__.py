@@ -1,7 +1,5 @@
 """ReCAP: masked generative models made fast by reusing context features, with no retraining."""
 
-from typing import Any
-
 from recap.checkpoints import CheckpointError
 from recap.core.decode import grouped_decode
 from recap.core.options import SamplingOptions
@@ -45,7 +43,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "accelerate":
         import warnings
 
