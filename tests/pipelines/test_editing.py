@@ -249,7 +249,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "array channels": ({"image": np.zeros((3, 8, 8))}, r"\(3, 8, 8\) but \(h, w, 3\)"),
     "values": ({"image": 2 * torch.ones(3, 8, 8)}, "not 0 to 1"),
     "not a number": ({"image": torch.full((3, 8, 8), torch.nan)}, "not 0 to 1"),
-    "text": ({"image": "flower.png"}, "image is a str"),
+    "text": ({"image": "flower.png"}, "image is 'flower.png'"),
     "objects": ({"image": np.array([["a"]])}, "array of <U1"),
     "nothing": ({"image": []}, "give a PIL image"),
     "numbers": ({"image": picture(0, 3), "mask": [half()] * 2}, "3 images, 2 masks, 1 label and num_images=None"),

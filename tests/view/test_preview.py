@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
-import sys
 from collections.abc import Sequence
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,17 +17,15 @@ from rich.color import Color
 from rich.console import Console
 from rich.segment import Segment
 
-from recap import Pipeline, SamplingOptions, load
+from recap import Pipeline
 from recap.core.canvas import Canvas
 from recap.runs.backoff import OutOfMemoryBackoff
 from recap.runs.draw import draw
-from recap.runs.stopping import Stopped, handle_signals
 from recap.runs.works import Done, Failed, Work
 from recap.view.pace import GUESS, DisplayBudget
 from recap.view.preview import preview
 from recap.view.terminal import MAX_SHOWN, MAX_SIDE, MIN_SIDE, Preview, Screen, half_blocks
 from tests.pipelines.test_pipeline import FAMILIES, SCHEDULE, pipeline, request, shared
-from tests.view.terminals import HIDE, SHOW, Run
 
 
 def console(**options: Any) -> Console:
@@ -188,61 +183,3 @@ def test_without_a_terminal_or_rich_it_says_so_and_goes_on(
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"--preview needs {reason}")
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-
-
-def sample(num: str, out: str) -> int:
-    """What a command does with a preview, and nothing else."""
-    pipe = load("model")
-    Path(out).mkdir()
-    try:
-        with handle_signals(), preview(True, pipe, int(num), "title") as shown:
-            for result in draw(pipe, pipe.works([1] * int(num), seed=0), shown):
-                assert isinstance(result, Done)
-                result.image.save(Path(out, f"{result.work.index:06d}.png"))
-    except Stopped as stop:
-        print(stop, file=sys.stderr)
-        return stop.status
-    print("all is there")
-    return 0
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a small model."""
-    monkeypatch.chdir(tmp_path)
-    pipe = pipeline("maskgit")
-    pipe.options = pipe.options.override(SamplingOptions(full=6, local=4))
-    pipe.save_pretrained(tmp_path / "model")
-    return tmp_path
-
-
-def test_a_terminal_is_left_as_it_was(place: Path) -> None:
-    status, text = Run(sample, "3", "out").end()
-    assert status == 0
-    assert "▀" in text
-    assert text.count(HIDE) == text.count(SHOW) == 1
-    before, after = text.split(SHOW)
-    assert "image 3 of 3  finished  decoded 16/16" in before
-    assert after.strip() == "all is there"
-    pipe = load("model")
-    pipe.progress = False
-    for index, image in enumerate(pipe([1] * 3, seed=0).images):
-        assert np.array_equal(np.asarray(Image.open(f"out/{index:06d}.png")), np.asarray(image))
-
-
-def test_ctrl_c_gives_the_cursor_back(place: Path) -> None:
-    run = Run(sample, "100000", "out")
-    run.read(lambda written: written.count(b"decoded") > 3)
-    os.write(run.master, b"\x03")
-    status, text = run.end()
-    assert status == 130
-    assert text.rstrip().endswith("stopped by SIGINT")
-    assert text.rindex(SHOW) > text.rindex(HIDE)
-
-
-def test_no_color_is_applied(place: Path) -> None:
-    status, text = Run(sample, "2", "out", NO_COLOR="1").end()
-    assert status == 0
-    assert "\x1b[38" not in text
-    assert "▀" not in text
-    assert "image 2 of 2  finished" in text

@@ -64,16 +64,32 @@ def batch_of(images: Picture | Sequence[Picture], side: int) -> Tensor:
 
     Integers mean 0 to 255, floats 0 to 1.
     """
-    parts = [_images(image) for image in _each(images, "image")]
-    _check_sides(parts, side, "image")
-    return torch.cat(parts)  # (B, 3, h, w)
+    parts = []
+    for image in _each(images, "image"):
+        values = _values(image, "image", "RGB")
+        last = not isinstance(image, Tensor)  # where the colours are
+        if values.ndim not in (3, 4) or values.shape[-1 if last else -3] != 3:
+            wanted = "(h, w, 3) or (B, h, w, 3)" if last else "(3, h, w) or (B, 3, h, w)"
+            raise ValueError(f"an image has shape {tuple(values.shape)} but {wanted} is expected, in RGB")
+        values = values.movedim(-1, -3) if last else values
+        parts.append(_shares(values, "image").reshape(-1, *values.shape[-3:]))
+    return _joined(parts, side, "image")  # (B, 3, h, w)
 
 
 def masks_of(masks: Picture | Sequence[Picture], side: int) -> Tensor:
     """Masks (B, side, side), True where an image is to be redrawn: white, True, or 1 of floats."""
-    parts = [_masks(mask) for mask in _each(masks, "mask")]
-    _check_sides(parts, side, "mask")
-    return torch.cat(parts)  # (B, h, w)
+    parts = []
+    for mask in _each(masks, "mask"):
+        values = _values(mask, "mask", "L")
+        if values.ndim == 4 and values.shape[1] == 1:
+            values = values[:, 0]
+        if values.ndim not in (2, 3):
+            raise ValueError(
+                f"a mask has shape {tuple(values.shape)} but (h, w), (B, h, w) or (B, 1, h, w) is expected"
+            )
+        white = values if values.dtype == torch.bool else _shares(values, "mask") >= WHITE / 255
+        parts.append(white.reshape(-1, *values.shape[-2:]))
+    return _joined(parts, side, "mask")  # (B, h, w)
 
 
 def token_mask(masks: Tensor, stride: int) -> Tensor:
@@ -150,48 +166,21 @@ def marked(image: Image.Image, masked: Tensor) -> Image.Image:
     )
 
 
-def _each(given: Picture | Sequence[Picture], name: str) -> list[Picture]:
-    several = [given] if isinstance(given, Image.Image | np.ndarray | Tensor) else given
-    if not isinstance(several, Sequence) or not several:
+def _each(given: Picture | Sequence[Picture], name: str) -> Sequence[Picture]:
+    several = [given] if isinstance(given, Picture) else given
+    if not isinstance(several, Sequence) or not several or not all(isinstance(one, Picture) for one in several):
         raise ValueError(f"{name} is {given!r}; give a PIL image, an array or a tensor, or a list of them")
-    for one in several:
-        if not isinstance(one, Image.Image | np.ndarray | Tensor):
-            raise ValueError(f"{name} is a {type(one).__name__}; give a PIL image, an array or a tensor")
-    return list(several)
+    return several
 
 
-def _images(image: Picture) -> Tensor:
-    if isinstance(image, Image.Image):
-        image = np.asarray(image.convert("RGB"))
-    values = _values(image, "image")
-    channels = -1 if isinstance(image, np.ndarray) else -3
-    if values.ndim not in (3, 4) or values.shape[channels] != 3:
-        wanted = "(h, w, 3) or (B, h, w, 3)" if channels == -1 else "(3, h, w) or (B, 3, h, w)"
-        raise ValueError(f"an image has shape {tuple(values.shape)} but {wanted} is expected, in RGB")
-    values = values.reshape(-1, *values.shape[-3:])
-    if channels == -1:
-        values = values.permute(0, 3, 1, 2)
-    return _shares(values, "image")  # (B, 3, h, w)
-
-
-def _masks(mask: Picture) -> Tensor:
-    if isinstance(mask, Image.Image):
-        mask = np.asarray(mask.convert("L"))
-    values = _values(mask, "mask")
-    if values.ndim == 4 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.ndim not in (2, 3):
-        raise ValueError(f"a mask has shape {tuple(values.shape)} but (h, w), (B, h, w) or (B, 1, h, w) is expected")
-    values = values.reshape(-1, *values.shape[-2:])
-    return values if values.dtype == torch.bool else _shares(values, "mask") >= WHITE / 255  # (B, h, w)
-
-
-def _values(given: np.ndarray | Tensor, name: str) -> Tensor:
+def _values(given: Picture, name: str, mode: str) -> Tensor:
+    """What was given as a tensor."""
     if isinstance(given, Tensor):
         return given.detach().cpu()
-    if given.dtype.kind not in "buif":
-        raise ValueError(f"the {name} is an array of {given.dtype}; give 8-bit integers, or floats in [0, 1]")
-    wide = given.astype(np.int64) if given.dtype.kind in "ui" else given  # torch cannot compare all of them
+    pixels = np.asarray(given.convert(mode)) if isinstance(given, Image.Image) else given
+    if pixels.dtype.kind not in "buif":
+        raise ValueError(f"the {name} is an array of {pixels.dtype}; give 8-bit integers, or floats in [0, 1]")
+    wide = pixels.astype(np.int64) if pixels.dtype.kind in "ui" else pixels  # torch cannot compare all of them
     return torch.from_numpy(np.array(wide))
 
 
@@ -207,7 +196,7 @@ def _shares(values: Tensor, name: str) -> Tensor:
     return values.float() / 255 if whole else values.float()
 
 
-def _check_sides(parts: Sequence[Tensor], side: int, name: str) -> None:
+def _joined(parts: Sequence[Tensor], side: int, name: str) -> Tensor:
     for part in parts:
         height, width = part.shape[-2:]
         if (height, width) != (side, side):
@@ -216,3 +205,4 @@ def _check_sides(parts: Sequence[Tensor], side: int, name: str) -> None:
                 f"the {name} is {width} x {height} pixels but this model draws {side} x {side}; "
                 f"crop and scale it first, with {call} or --fit on the command line"
             )
+    return torch.cat(list(parts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,31 +37,25 @@ def grid(images: Sequence[Image.Image]) -> Image.Image:
 
 def comparison(rows: Sequence[Row], names: Sequence[str] | None = None) -> Image.Image:
     """The first images of several runs in a row each, titles above them and names under the columns."""
-    if not rows or len({len(row.images) for row in rows}) != 1 or not rows[0].images:
-        raise ValueError(
-            f"rows of {[len(row.images) for row in rows]} images cannot be compared; give as many images to each"
-        )
-    if names is not None and len(names) != len(rows[0].images):
-        raise ValueError(f"{len(names)} names were given for {len(rows[0].images)} columns; give one for each")
     shown = min(MAX_COLUMNS, len(rows[0].images))
     tiles = [[_tile(image) for image in row.images[:shown]] for row in rows]
     width, height = tiles[0][0].size
     title, small = ImageFont.load_default(size=22), ImageFont.load_default(size=18)
     labels = [_wrapped(name, small, width) for name in (names or [])[:shown]]
-    heading = max(_length(title, row.title) + (_length(small, row.note) + 24 if row.note else 0) for row in rows)
-    across = max(shown * width + (shown - 1) * GAP, heading)
-    down = len(rows) * (height + 36) + (len(rows) - 1) * 24
+    notes = [24 + round(title.getlength(row.title)) for row in rows]  # where they begin
+    heading = max(note + round(small.getlength(row.note)) for note, row in zip(notes, rows, strict=True))
+    across = max(shown * (width + GAP) - GAP, heading)
+    down = len(rows) * (height + 60) - 24
     foot = 12 + 24 * max(map(len, labels)) if labels else 0
     sheet = Image.new("RGB", (across + 2 * MARGIN, down + foot + 2 * MARGIN), "white")
     draw = ImageDraw.Draw(sheet)
     y = MARGIN
-    for row, images in zip(rows, tiles, strict=True):
+    for row, note, images in zip(rows, notes, tiles, strict=True):
         draw.text((MARGIN, y + 24), row.title, INK, title, anchor="ls")
-        draw.text((MARGIN + _length(title, row.title) + 24, y + 24), row.note, FAINT, small, anchor="ls")
-        y += 36
+        draw.text((MARGIN + note, y + 24), row.note, FAINT, small, anchor="ls")
         for column, image in enumerate(images):
-            sheet.paste(image, (MARGIN + column * (width + GAP), y))
-        y += height + 24
+            sheet.paste(image, (MARGIN + column * (width + GAP), y + 36))
+        y += height + 60
     for column, lines in enumerate(labels):
         middle = MARGIN + column * (width + GAP) + width // 2
         for index, line in enumerate(lines):
@@ -77,27 +72,10 @@ def _tile(image: Image.Image) -> Image.Image:
     return image if factor == 1 else image.resize(size, Image.Resampling.LANCZOS)
 
 
-def _length(font: Font, text: str) -> int:
-    return round(font.getlength(text))
-
-
 def _wrapped(name: str, font: Font, width: int) -> list[str]:
     """The name in at most two lines that fit the column; what is left over becomes dots."""
-    lines = [""]
-    for word in name.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if not lines[-1] or _length(font, longer) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    if len(lines) > 2:
-        lines = [lines[0], " ".join(lines[1:])]
-    return [_cut(line, font, width) for line in lines]
-
-
-def _cut(line: str, font: Font, width: int) -> str:
-    if _length(font, line) <= width:
-        return line
-    while line and _length(font, line + "...") > width:
-        line = line[:-1]
-    return line.rstrip() + "..."
+    for signs in range(max(len(name), 4), 3, -1):
+        lines = textwrap.wrap(name, signs, max_lines=2, placeholder="...", break_on_hyphens=False)
+        if all(font.getlength(line) <= width for line in lines):
+            break
+    return lines

@@ -17,7 +17,7 @@ COLUMNS, LINES = 120, 30
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"  # the cursor
 COLOURS = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "NO_COLOR": ""}
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["recap", "tests.view.terminals"])
+CONTEXT.set_forkserver_preload(["recap", "tests.cli.terminals"])
 
 
 def in_terminal(
