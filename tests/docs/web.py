@@ -29,12 +29,12 @@ class Web:
     def started(self) -> Iterator[None]:
         """While a server's command runs, it says where it would listen, and hands over what it would serve."""
         from recap.server import process
-        from recap.server.worker import Service
+        from recap.server.worker import Worker
         from tests.server import served
 
-        def serve(app: object, service: Service, listener: object) -> None:
+        def serve(app: object, worker: Worker, listener: object) -> None:
             # each lives in an event loop of its own
-            self.answered = lambda ask: served.asked(ask, Service(service.models))
+            self.answered = lambda ask: served.asked(ask, Worker(worker.models))
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(process, "serve", serve)

@@ -22,8 +22,7 @@ from recap import Pipeline
 from recap.server.app import create_app
 from recap.server.compare import compare
 from recap.server.limits import Limits
-from recap.server.models import Entry, ModelCache
-from recap.server.service import Service
+from recap.server.worker import Worker
 from tests.pipelines.test_pipeline import pipeline
 
 PATIENCE = 60.0
@@ -48,27 +47,24 @@ def small(**changes: Any) -> Limits:
     return Limits(**{"batch": 4, "queue": 8, "max_images": 8, **changes})
 
 
-def served(*models: str | Entry, draws: Any = None, **limits: Any) -> Service:
-    """A service of small models in memory, the first one by default; all families where none is named."""
-    entries = [
-        model if isinstance(model, Entry) else Entry.of(model, few(model))
-        for model in models or ("maskgit", "mar", "mage")
-    ]
-    return Service(ModelCache(entries, small(**limits)), **draws or {})
+def served(*models: str, pipes: dict[str, Pipeline] | None = None, draws: Any = None, **limits: Any) -> Worker:
+    """A worker with small models in memory, the first one by default; all families where none is named."""
+    named = {family: few(family) for family in models or ("maskgit", "mar", "mage")}
+    return Worker(pipes or named, small(**limits), **draws or {})
 
 
 @asynccontextmanager
-async def opened(service: Service, token: str | None = None, **options: Any) -> AsyncIterator[FastAPI]:
-    app = create_app(service, token, page=True, **options)
+async def opened(worker: Worker, token: str | None = None, **options: Any) -> AsyncIterator[FastAPI]:
+    app = create_app(worker, token, page=True, **options)
     async with app.router.lifespan_context(app):
         yield app
 
 
-def asked(ask: Ask, service: Service | None = None, token: str | None = None) -> Any:
-    """What `ask` returns when it is given a client of a service."""
+def asked(ask: Ask, worker: Worker | None = None, token: str | None = None) -> Any:
+    """What `ask` returns when it is given a client of an application."""
 
     async def run() -> Any:
-        async with opened(service or served("maskgit"), token) as app:
+        async with opened(worker or served("maskgit"), token) as app:
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
                 return await asyncio.wait_for(ask(client), PATIENCE)
@@ -87,9 +83,9 @@ def told(answer: httpx.Response) -> list[Event]:
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
-def compared(service: Service | None = None, **body: Any) -> list[Event]:
+def compared(worker: Worker | None = None, **body: Any) -> list[Event]:
     """All events of one comparison."""
-    return told(asked(post("/api/compare", body), service))
+    return told(asked(post("/api/compare", body), worker))
 
 
 def pngs(answer: Any, variant: str = "") -> list[bytes]:

@@ -17,9 +17,7 @@ pytest.importorskip("fastapi", reason="fastapi is not installed; the extra serve
 pytest.importorskip("uvicorn", reason="uvicorn is not installed; the extra serve brings it")
 
 from recap.cli import main
-from recap.cli.serve import named
 from recap.server.process import bound
-from recap.weights import embedded
 from tests.server.served import by_command, few, metric, process, slow, until
 
 SLOW: dict[str, Any] = {"labels": 1, "num": 16, "full": 16}  # thousands of steps of a diffusion head
@@ -66,7 +64,7 @@ def test_clients_that_leave_are_forgotten(models: Path) -> None:
     with process("serve", "--model", str(models / "slow")) as (_, address):
         with pytest.raises(httpx.TimeoutException):
             httpx.post(f"{address}/v1/sample", json=SLOW, timeout=httpx.Timeout(30, read=0.5))
-        until(lambda: metric(metrics(address), 'recap_requests_total{endpoint="/v1/sample",outcome="left"}') == 1)
+        until(lambda: metric(metrics(address), 'recap_requests_total{endpoint="/v1/sample",status="499"}') == 1)
         until(lambda: metric(metrics(address), "recap_running_images") == 0)
         text = metrics(address)
         assert metric(text, "recap_queue_images") == 0
@@ -159,17 +157,11 @@ def test_published_sizes_are_served_with_random_weights() -> None:
         assert httpx.post(f"{address}/v1/sample", json=body, timeout=60).status_code == 200
 
 
-def test_models_are_named_by_their_folders(models: Path, tmp_path: Path) -> None:
-    other = few("maskgit").save_pretrained(tmp_path / "slow")
-    found = named([str(models / "slow"), str(other), "flowers-mar", str(models / "slow"), *embedded()])
-    assert list(found) == ["slow", "slow-2", "flowers-mar", *[name for name in embedded() if name != "flowers-mar"]]
-
-
 @pytest.mark.parametrize("command", ["serve", "studio"])
 def test_a_taken_port_is_said_in_a_line_before_a_model_is_read(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recap.cli.serve.named", lambda _: pytest.fail("models were looked at"))
+    monkeypatch.setattr("recap.cli.serve.loaded", lambda *_: pytest.fail("models were looked at"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -191,7 +183,7 @@ def test_a_taken_port_is_said_in_a_line_before_a_model_is_read(
         (["studio", "--queue", "0"], "--queue is 0"),
         (["studio", "--max-steps", "8"], "--max-steps is 8 but flowers-maskgit's own schedule has 64"),
         (["studio", "--model", "flowers-margit"], "no model is called 'flowers-margit'"),
-        (["studio", "--model", "mar-large"], "published size whose weights do not come with the package"),
+        (["studio", "--model", "flowers-mar", "--tiny"], "flowers-mar is a folder with a size of its own"),
         (["studio", "--device", "abacus"], "device 'abacus' cannot be used"),
     ],
 )

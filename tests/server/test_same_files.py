@@ -14,11 +14,9 @@ pytest.importorskip("fastapi", reason="fastapi is not installed; the extra serve
 
 from recap import weights
 from recap.cli import main
-from recap.cli.serve import named
 from recap.models.adapter import ModelWrapper
 from recap.pipelines import Pipeline
-from recap.server.models import Entry, ModelCache
-from recap.server.service import Service
+from recap.server.worker import Worker
 from tests.server.served import asked, by_command, compared, few, pngs, served, text
 from tests.tiny import FAMILIES
 
@@ -136,7 +134,7 @@ def test_where_images_are_drawn_together_batches_are_filled_up(
     for body, command in ((both, ["sample"]), (both | pictures, edit)):
         pipe = few(family)
         pipe.model = noted = Noted(pipe.model)
-        events = compared(served(Entry.of(family, pipe), batch=8), **body, drift=True)
+        events = compared(served(pipes={family: pipe}, batch=8), **body, drift=True)
         assert noted.batches == {8}
         assert pngs(events, "reused") == by_command(*command, *argv)
         frames = [event for event in events if event["event"] == "frame" and event["variant"] == "reused"]
@@ -147,9 +145,8 @@ def test_where_images_are_drawn_together_batches_are_filled_up(
 
 def test_the_model_that_comes_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    folders = named([weights.default() or ""])
-    service = Service(ModelCache(Entry.read(name, path, Pipeline.from_pretrained) for name, path in folders.items()))
-    events = compared(service, labels=["sunflower"], seed=3, full=3, local=2)
+    name = weights.default() or ""
+    events = compared(Worker({name: Pipeline.from_pretrained(name)}), labels=["sunflower"], seed=3, full=3, local=2)
     assert events[0]["labels"] == [{"label": 53, "name": "sunflower"}]
     for variant, schedule in (("reused", "3+2"), ("plain", "5")):
         argv = ["sample", "--labels", "sunflower", "--num", "1", "--seed", "3", "--schedule", schedule]

@@ -17,12 +17,13 @@ pytest.importorskip("fastapi", reason="fastapi is not installed; the extra serve
 
 from prometheus_client import generate_latest
 
-from recap import Schedule, cosine
+from recap import Pipeline, SamplingOptions, Schedule, cosine
 from recap.runs.works import Done, Work
-from recap.server.limits import ApiError
-from recap.server.models import Entry, ModelCache
-from recap.server.service import Service
-from recap.server.worker import Metrics, PendingImages, Worker
+from recap.server.compare import compare
+from recap.server.guard import ApiError
+from recap.server.requests import Asked, read
+from recap.server.schema import Draw
+from recap.server.worker import PendingImages, Worker
 from tests.server.served import PATIENCE, Gate, Visit, few, metric, opened, served, slow, small, soon
 
 SCHEDULES = [cosine(16, full=4), cosine(16, full=4, local=2), cosine(16, full=4, guidance=2.0)]
@@ -30,8 +31,8 @@ BRIEF: Any = {"full": 3, "local": 2}
 
 
 @cache
-def entry() -> Entry:
-    return Entry.of("tiny", few("maskgit"))
+def pipe() -> Pipeline:
+    return few("maskgit")
 
 
 class Model:
@@ -61,32 +62,29 @@ class Model:
 
 
 class Queue:
-    """A worker with a model of one's own, and its metrics."""
+    """A worker with a model of one's own."""
 
     def __init__(self, model: Model, **limits: Any) -> None:
-        self.metrics = Metrics()
-        self.worker = Worker(ModelCache([entry()], small(**limits)), self.metrics, draw=model.draw)
+        self.worker = Worker({"tiny": pipe()}, small(**limits), draw=model.draw)
 
     def submit(self, kind: int, num: int, seed: int = 0) -> PendingImages:
-        request = PendingImages(entry(), [Work(SCHEDULES[kind], index, 0, seed) for index in range(num)])
+        works = [Work(SCHEDULES[kind], index, 0, seed) for index in range(num)]
+        request = PendingImages(Asked(Draw(num=num), "tiny", pipe(), works, SamplingOptions()))
         self.worker.submit(request)
         return request
 
     def count(self, name: str) -> float:
-        return metric(generate_latest(self.metrics.registry).decode(), name)
+        return metric(generate_latest(self.worker.metrics.registry).decode(), name)
 
 
 def run(model: Model, use: Callable[[Queue], Awaitable[Any]], **limits: int) -> Any:
     async def inside() -> Any:
         queue = Queue(model, **limits)
-        runner = asyncio.create_task(queue.worker.run())
+        queue.worker.start()
         try:
             return await asyncio.wait_for(use(queue), PATIENCE)
         finally:
-            await queue.worker.close(0)
-            runner.cancel()
-            await asyncio.wait({runner})
-            queue.worker.release()
+            await queue.worker.stop()
 
     return asyncio.run(inside())
 
@@ -138,9 +136,8 @@ def test_a_full_queue_says_when_to_come_again() -> None:
         waiting = queue.submit(0, 6)
         with pytest.raises(ApiError, match="6 of 8 places are taken and 3 were asked for") as no:
             queue.submit(0, 3)
-        assert no.value.status == 429
-        assert no.value.retry_after is not None
-        assert no.value.retry_after >= 1
+        assert no.value.status_code == 429
+        assert int((no.value.headers or {})["Retry-After"]) >= 1
         assert queue.count("recap_queue_images") == 6
         assert queue.count("recap_running_images") == 4
         more = queue.submit(1, 2)
@@ -197,7 +194,7 @@ def test_a_fault_ends_one_batch_and_says_nothing_of_the_machine(caplog: pytest.L
         assert len(await before.done) == 1  # finished before the fault came
         with pytest.raises(ApiError) as no:
             await broken.done
-        assert (no.value.status, "secret" in no.value.message) == (500, False)
+        assert (no.value.status_code, "secret" in no.value.detail) == (500, False)
         assert len(await whole.done) == 1
 
     with caplog.at_level(logging.CRITICAL, "recap.server"):
@@ -211,7 +208,7 @@ def test_closing_finishes_what_was_accepted() -> None:
         assert [len(request.done.result()) for request in requests] == [2, 2, 2]
         with pytest.raises(ApiError) as no:
             queue.submit(0, 1)
-        assert no.value.status == 503
+        assert no.value.status_code == 503
 
     run(Model(), use)
 
@@ -226,37 +223,36 @@ def test_closing_returns_what_cannot_be_finished() -> None:
         for request in requests:
             with pytest.raises(ApiError) as no:
                 await request.done
-            assert no.value.status == 503
+            assert no.value.status_code == 503
 
     run(model, use)
     assert (len(model.batches), model.abandoned) == (1, 1)
 
 
-def visited(service: Service, visit: Callable[[Any], Awaitable[None]]) -> None:
+def visited(worker: Worker, visit: Callable[[Any], Awaitable[None]]) -> None:
     async def inside() -> None:
-        async with opened(service) as app:
+        async with opened(worker) as app:
             await asyncio.wait_for(visit(app), 2 * PATIENCE)
 
     asyncio.run(inside())
 
 
-def gated(*models: str, **limits: Any) -> tuple[Gate, Service]:
+def gated(*models: str, **limits: Any) -> tuple[Gate, Worker]:
     gate = Gate()
     return gate, served(*(models or ("maskgit",)), draws={"compare": gate.compare}, **limits)
 
 
 def test_comparisons_and_images_wait_in_one_queue() -> None:
     """Each visitor is told its place at once and whenever it changes; beyond the last one there is none."""
-    gate, service = gated(queue=4, max_images=4)
+    gate, worker = gated(queue=4, max_images=4)
 
     async def visit(app: Any) -> None:
         first = Visit(app, **BRIEF)
         assert (await first.event() or {})["event"] == "started"
         second = Visit(app, **BRIEF, seed=1)
         assert await second.event() == {"event": "queued", "position": 1}
-        entry = service.models.entry(None)
-        images = PendingImages(entry, entry.asked(service.limits, entry.blank.options, labels=[1, 2], num=2).works)
-        service.worker.submit(images)
+        images = PendingImages(read(worker.models, worker.limits, Draw(labels=[1, 2])))
+        worker.submit(images)
         third = Visit(app, **BRIEF, seed=3)
         assert await third.event() == {"event": "queued", "position": 3}
         status, headers = await Visit(app, **BRIEF).start()
@@ -272,13 +268,13 @@ def test_comparisons_and_images_wait_in_one_queue() -> None:
         assert [event["position"] for event in events if event["event"] == "queued"] == [1]
         assert next(event for event in events if event["event"] == "started")["seed"] == 3
 
-    visited(service, visit)
+    visited(worker, visit)
 
 
 @pytest.mark.parametrize("seen", [None, 0, 1, 4])
 def test_leaving_stops_a_comparison_before_its_next_sub_step(seen: int | None) -> None:
     """Also between the request and the first event."""
-    gate, service = gated()
+    gate, worker = gated()
 
     async def visit(app: Any) -> None:
         leaving = Visit(app, **BRIEF)
@@ -287,17 +283,17 @@ def test_leaving_stops_a_comparison_before_its_next_sub_step(seen: int | None) -
             assert await leaving.event() is not None
         await leaving.leave()
         gate.open()
-        await soon(lambda: service.worker.idle)
+        await soon(lambda: worker.idle)
         assert gate.drawn <= (seen or 0) + 1  # the sub-step that was under way
         after = await Visit(app, **BRIEF).rest()
         assert after[-1]["event"] == "done"
 
-    visited(service, visit)
+    visited(worker, visit)
 
 
 def test_leaving_takes_effect_while_a_model_draws() -> None:
     """Nothing is held here: thousands of steps of a diffusion head would take minutes."""
-    service = served(Entry.of("mar", slow(200)))
+    worker = served(pipes={"mar": slow(200)})
 
     async def visit(app: Any) -> None:
         leaving = Visit(app, full=16, num=4)
@@ -308,11 +304,11 @@ def test_leaving_takes_effect_while_a_model_draws() -> None:
         await leaving.leave()
         assert (await next_one.rest())[-1]["event"] == "done"
 
-    visited(service, visit)
+    visited(worker, visit)
 
 
 def test_closing_ends_comparisons_too() -> None:
-    gate, service = gated()
+    gate, worker = gated()
 
     async def visit(app: Any) -> None:
         running = Visit(app, **BRIEF)
@@ -322,15 +318,15 @@ def test_closing_ends_comparisons_too() -> None:
         gate.open(2)
         for _ in range(2):
             await running.event()
-        await service.close()
+        await worker.close()
         for each in (running, waiting):
             assert (await each.rest())[-1]["code"] == "closing"
         assert (await Visit(app, **BRIEF).start())[0] == 503
         gate.open()
-        await soon(lambda: service.worker.idle)
+        await soon(lambda: worker.idle)
         assert gate.drawn <= 3
 
-    visited(service, visit)
+    visited(worker, visit)
 
 
 def test_nan_ends_one_comparison_or_request() -> None:
@@ -338,33 +334,30 @@ def test_nan_ends_one_comparison_or_request() -> None:
     for pipe in pipes.values():
         with torch.no_grad():
             next(pipe.model.module.parameters()).fill_(torch.nan)
-    service = served(*(Entry.of(name, pipe) for name, pipe in pipes.items()))
+    worker = served(pipes=pipes)
 
     async def visit(app: Any) -> None:
         for model in pipes:
             *_, error = await Visit(app, model=model, labels=[1], **BRIEF).rest()
             assert (error["event"], error["code"]) == ("error", "non_finite")
             assert "image 0 of seed 0" in error["message"]
-            entry = service.models.entry(model)
-            asked = entry.asked(service.limits, entry.blank.options, labels=[1], num=1, seed=9)
-            request = PendingImages(entry, asked.works)
-            service.worker.submit(request)
+            request = PendingImages(read(worker.models, worker.limits, Draw(model=model, labels=[1], seed=9)))
+            worker.submit(request)
             with pytest.raises(ApiError, match="image 0 of seed 9") as no:
                 await request.done
-            assert (no.value.status, no.value.code) == (422, "non_finite")
+            assert (no.value.status_code, no.value.code) == (422, "non_finite")
 
-    visited(service, visit)
+    visited(worker, visit)
 
 
 def test_a_fault_ends_its_comparison_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
     faults = [RuntimeError("a secret of the machine"), KeyError("another"), torch.OutOfMemoryError("CUDA"), None]
-    pipe = few("maskgit")
 
-    def load() -> Any:
+    def failing(request: Any) -> Any:
         fault = faults.pop(0)
         if fault is not None:
             raise fault
-        return pipe
+        yield from compare(request)
 
     async def visit(app: Any) -> None:
         ends = [(await Visit(app, **BRIEF).rest())[-1] for _ in range(4)]
@@ -373,4 +366,4 @@ def test_a_fault_ends_its_comparison_and_no_other(caplog: pytest.LogCaptureFixtu
         assert "secret" not in str(ends)
 
     with caplog.at_level(logging.CRITICAL, "recap.server"):
-        visited(served(Entry("maskgit", few("maskgit"), load)), visit)
+        visited(served("maskgit", draws={"compare": failing}), visit)

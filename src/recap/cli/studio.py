@@ -1,16 +1,15 @@
 """Open a page on which plain decoding and reuse are compared, for everybody who has a browser.
 
-Draws with the models that come with the package and with those that --model names; the first one is the default.
+Draws with the models that --model names and those that come with the package; the first one is the default.
 Works offline. Ends on Ctrl-C or SIGTERM. Needs the extra `demo`.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 
 from recap import weights
-from recap.cli.serve import add_server, check_extra, entries, is_loopback, start
+from recap.cli.serve import add_server, check_extra, start, warn_if_open
 from recap.server.limits import Limits
 
 
@@ -20,10 +19,5 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_extra("demo")
-    if not is_loopback(args.host):
-        print(
-            f"recap studio: warning: {args.host} can be reached from elsewhere, and whoever reaches it may draw; "
-            f"leave --host out to keep it to this machine",
-            file=sys.stderr,
-        )
-    return start(args, lambda: entries(args, [*args.model, *weights.embedded()]), page=True)
+    warn_if_open(args, "whoever reaches it may draw; leave --host out to keep it to this machine")
+    return start(args, [*args.model, *weights.embedded()], page=True)

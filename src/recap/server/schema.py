@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from recap.core.options import SamplingOptions
+from recap.core.schedule import Schedule
+from recap.models.registry import family_of
+from recap.pipelines import Pipeline
 
 MAX_COUNT = 4096  # of anything; the server's own limits are lower
 OPTIONS = [field.name for field in fields(SamplingOptions)]
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
 
-Form = Literal["json", "png", "zip"]
 Word = Annotated[str, Field(min_length=1, max_length=200)]
 Label = Annotated[int, Field(ge=0, le=MAX_COUNT**2)] | Annotated[str, Field(min_length=1, max_length=100)]
-Number = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+Number = Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 
@@ -40,15 +42,11 @@ class Plan(Request):
     guidance: Number | Annotated[list[Number], Field(min_length=2, max_length=2)] | None = Field(
         default=None, description="Guidance scale, or its values at the first and the last token."
     )
-    temperature: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = Field(
-        default=None, description="Temperature of the draws."
+    temperature: Number | None = Field(default=None, description="Temperature of the draws.")
+    choice_temperature: Number | None = Field(default=None, description="Temperature of the choice of positions.")
+    head_steps: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = Field(
+        default=None, description="Diffusion steps after full and after local evaluations."
     )
-    choice_temperature: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] | None = Field(
-        default=None, description="Temperature of the choice of positions."
-    )
-    head_steps: (
-        Annotated[list[Annotated[int, Field(ge=2, le=MAX_COUNT)]], Field(min_length=2, max_length=2)] | None
-    ) = Field(default=None, description="Diffusion steps after full and after local evaluations.")
     solver: Word | None = Field(default=None, description="How a diffusion head takes its steps.")
     order: Word | None = Field(default=None, description="In which order positions are decoded.")
 
@@ -75,12 +73,13 @@ class Draw(Plan):
         default=0, description="Image i of a seed is always the same."
     )
 
-    def given_labels(self) -> list[int | str] | None:
+    @property
+    def label_list(self) -> list[int | str] | None:
         return [self.labels] if isinstance(self.labels, int | str) else self.labels
 
     def count(self, first: int = 0) -> int:
         """How many images are asked for, beginning with number `first`."""
-        return self.num if self.num is not None else max(1, len(self.given_labels() or ()) - first)
+        return self.num if self.num is not None else max(1, len(self.label_list or ()) - first)
 
 
 class Redraw(Draw):
@@ -96,26 +95,21 @@ class Redraw(Draw):
 
 
 class Answer(Request):
-    """Which part of a run is wanted, and how the answer is to be given."""
+    """Which part of a run is wanted, and how the images are to be given."""
 
     first: Annotated[int, Field(ge=0, lt=2**31)] = Field(default=0, description="Index of the first image.")
-    format: Form | None = Field(default=None, description="Form of the answer; left out, the header Accept decides.")
-    timeout: Annotated[float, Field(ge=1, le=86400, allow_inf_nan=False)] | None = Field(
-        default=None, description="Seconds to wait, at most those of the server."
+    format: Literal["json", "png", "zip"] | None = Field(
+        default=None, description="Form of the answer; left out, the header Accept decides."
     )
 
 
 class Sample(Answer, Draw):
-    """Images to draw: `first` to `first + num` of the run with this seed, as `recap sample` would draw them."""
-
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"labels": [0, 3], "seed": 7, "schedule": "6+4:guidance=2"}]}
     )
 
 
 class Edit(Answer, Redraw):
-    """A picture of which a part is drawn anew, in as many versions as asked for."""
-
     image: str = Field(description="A PNG, JPEG or WebP file as base64 text.")
 
     model_config = ConfigDict(
@@ -147,6 +141,12 @@ class Evaluations(BaseModel):
     shrunk_from: str | None = Field(
         default=None, description="The model's own evaluations, where fewer are made because tokens are known."
     )
+
+    @classmethod
+    def of(cls, options: SamplingOptions, schedule: Schedule, shrunk_from: str | None = None) -> Self:
+        numbers = {name: getattr(schedule, name) for name in ("full", "local", "warmup", "guided", "tokens")}
+        chain = max(1, *(group.local for group in schedule))
+        return cls(options=options.text, chain=chain, shrunk_from=shrunk_from, **numbers)
 
 
 class Picture(BaseModel):
@@ -181,6 +181,22 @@ class Model(BaseModel):
     engine: str
     sampling: dict[str, Any] = Field(description="The model's own sampling options.")
     schedule: Evaluations
+
+    @classmethod
+    def of(cls, name: str, pipe: Pipeline) -> Self:
+        return cls(
+            name=name,
+            family=family_of(pipe.model.config).name,
+            classes=pipe.model.classes,
+            class_names=None if pipe.class_names is None else list(pipe.class_names),
+            image_size=pipe.side,
+            tokens=pipe.model.num_tokens,
+            device=str(pipe.device),
+            dtype=str(pipe.model.dtype).removeprefix("torch."),
+            engine=pipe.engine,
+            sampling=pipe.options.json(),
+            schedule=Evaluations.of(pipe.options, pipe.schedule()),
+        )
 
 
 class Models(BaseModel):

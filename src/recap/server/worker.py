@@ -11,86 +11,65 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import takewhile
 from typing import Any, TypeVar
 
 from PIL import Image
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from recap.core.options import SamplingOptions
 from recap.pipelines import Pipeline
-from recap.runs.backoff import OutOfMemoryBackoff, is_out_of_memory
-from recap.runs.draw import draw
+from recap.runs.backoff import is_out_of_memory
+from recap.runs.draw import backoff_for, draw
 from recap.runs.works import Done, Failed, Work
 from recap.server.compare import Comparison, compare
-from recap.server.limits import ApiError
-from recap.server.models import Entry, ModelCache
+from recap.server.guard import ApiError
+from recap.server.limits import Limits
+from recap.server.requests import Asked, Pending
 
 log = logging.getLogger("recap.server")
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 IMAGES = (1, 2, 4, 8, 16, 32, 64)
+SIDE_THREADS = 2  # that unpack pictures and pack answers beside the one that draws
 T = TypeVar("T")
 
 
-class PendingImages:
-    """The images of one request; `done` becomes their list, or the refusal that came instead."""
+class PendingImages(Pending):
+    """The images of one request; `done` becomes their list."""
 
-    def __init__(self, entry: Entry, works: Sequence[Work]) -> None:
-        self.entry, self.works, self.images = entry, works, len(works)
-        self.waiting = list(works)  # not begun yet
-        self.done: asyncio.Future[list[Image.Image]] = asyncio.get_running_loop().create_future()
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(asked)
         self._finished: dict[Work, Image.Image] = {}
 
-    def put(self, work: Work, result: Image.Image | ApiError) -> None:
+    def put(self, work: Work, image: Image.Image) -> None:
         """One of the images, as it is finished."""
-        if isinstance(result, ApiError):
-            self.fail(result)
-            return
-        self._finished[work] = result
-        if not self.done.done() and len(self._finished) == self.images:
-            self.done.set_result([self._finished[work] for work in self.works])
-
-    def moved(self, position: int) -> None:
-        """Nobody is told: the answer comes in one piece."""
-
-    def fail(self, refused: ApiError) -> None:
-        if not self.done.done():
-            self.done.set_exception(refused)
-
-
-Pending = PendingImages | Comparison
+        self._finished[work] = image
+        if not self.done.done() and len(self._finished) == len(self.asked.works):
+            self.done.set_result([self._finished[work] for work in self.asked.works])
 
 
 class Metrics:
     """All that a server counts; touched by its event loop alone."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        one = self.registry
-        self.requests = Counter(
-            "recap_requests_total", "Requests by endpoint and outcome.", ("endpoint", "outcome"), registry=one
-        )
-        self.images = Counter("recap_images_total", "Images drawn for somebody.", registry=one)
-        self.dropped = Counter(
-            "recap_images_dropped_total", "Images begun and not finished: clients gone, or faults.", registry=one
-        )
+        self.registry = one = CollectorRegistry()
+        self.requests = Counter("recap_requests", "Requests.", ("endpoint", "status"), registry=one)
+        self.images = Counter("recap_images", "Images drawn for somebody.", registry=one)
+        self.dropped = Counter("recap_images_dropped", "Images begun for nobody, or in vain.", registry=one)
         self.queue = Gauge("recap_queue_images", "Images that wait.", registry=one)
-        self.queue_limit = Gauge("recap_queue_limit_images", "Images that may wait.", registry=one)
         self.running = Gauge("recap_running_images", "Images that are being drawn.", registry=one)
-        self.batch_images = Histogram(
-            "recap_batch_images", "Images that were asked for in a batch.", buckets=IMAGES, registry=one
-        )
-        self.batch_seconds = Histogram(
-            "recap_batch_seconds", "Seconds that a batch took.", buckets=SECONDS, registry=one
-        )
+        self.batch_images = Histogram("recap_batch_images", "Images of a batch.", buckets=IMAGES, registry=one)
+        self.batch_seconds = Histogram("recap_batch_seconds", "Seconds of a batch.", buckets=SECONDS, registry=one)
         self.request_seconds = Histogram(
             "recap_request_seconds", "Seconds from request to answer.", buckets=SECONDS, registry=one
         )
 
-    def ended(self, path: str, outcome: str, seconds: float) -> None:
+    def ended(self, path: str, status: int, seconds: float) -> None:
         """A request was answered."""
-        self.requests.labels(path, outcome).inc()
+        self.requests.labels(path, status).inc()
         if path.startswith("/v1"):
             self.request_seconds.observe(seconds)
 
@@ -100,50 +79,93 @@ class Worker:
 
     def __init__(
         self,
-        models: ModelCache,
-        metrics: Metrics,
+        models: Mapping[str, Pipeline],
+        limits: Limits | None = None,
         *,
         draw: Callable[..., Iterable[Done | Failed]] = draw,
         compare: Callable[..., Iterator[Any]] = compare,
     ) -> None:
-        self.models, self.limits, self.metrics = models, models.limits, metrics
+        """`models` are pipelines by name, the default first; `draw` and `compare` may be other functions."""
+        self.models, self.limits, self.metrics = models, limits or Limits(), Metrics()
         self.closing = False
         self._draw, self._compare = draw, compare
         self._waiting: deque[Pending] = deque()
         self._pending: set[Pending] = set()  # running ones too
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "recap-model")
+        self._side = ThreadPoolExecutor(SIDE_THREADS, "recap-side")
+        self._running: asyncio.Task[None] | None = None
         self._pace = 1.0  # seconds that an image takes, by the latest ones
         self._busy = False
-        metrics.queue_limit.set(self.limits.queue)
-        metrics.queue.set_function(self.images_waiting)
+        self.metrics.queue.set_function(self.images_waiting)
+        for name, pipe in models.items():
+            if pipe.tokenizer is None:
+                raise ValueError(
+                    f"{name} has no tokenizer to make images with; put one into its sub-folder `tokenizer`"
+                )
+            steps = len(pipe.schedule().steps)
+            if steps > self.limits.max_steps:
+                raise ValueError(
+                    f"--max-steps is {self.limits.max_steps} but {name}'s own schedule has {steps}; "
+                    f"allow at least as many"
+                )
+            pipe.progress, pipe.batch_size = False, self.limits.batch
+        self._backoffs = {name: backoff_for(pipe) for name, pipe in models.items()}
 
-    def images_waiting(self) -> int:
-        return sum(len(each.waiting) if isinstance(each, PendingImages) else each.images for each in self._waiting)
+    def warm_up(self) -> None:
+        """Draw with the default model, so that the first client need not wait for what happens only once."""
+        pipe = next(iter(self.models.values()))
+        labels, num = ([0], None) if pipe.model.classes else (None, 1)
+        for _ in self._draw(pipe, pipe.works(labels, num, SamplingOptions(full=1), seed=0)):
+            pass
+
+    def start(self) -> None:
+        """Begin to draw; called inside the event loop."""
+        self._running = asyncio.create_task(self._run())
+
+    @property
+    def alive(self) -> bool:
+        return self._running is not None and not self._running.done()
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing is drawn."""
         return not self._busy and not self._waiting
 
-    def check_room(self, images: int) -> None:
-        """Refuse images for which there is no place, and say when to come again."""
+    def images_waiting(self) -> int:
+        return sum(len(request.waiting) for request in self._waiting)
+
+    def seconds_ahead(self) -> int:
+        """In how many seconds all that waits is likely to be drawn, at least one."""
+        return max(1, min(math.ceil(self.images_waiting() * self._pace), math.ceil(self.limits.timeout)))
+
+    def admit(self, images: int) -> None:
+        """Refuse images for which there is no place, before anything of them is made, and say when to come again."""
         if self.closing:
             raise closed()
-        waiting = self.images_waiting()
+        if images > self.limits.max_images:
+            message = f"{images} images were asked for, but {self.limits.max_images} are allowed at a time"
+            raise ApiError(422, "limit", f"{message}; ask for fewer")
+        waiting, seconds = self.images_waiting(), self.seconds_ahead()
         if waiting + images > self.limits.queue:
-            seconds = self.seconds_ahead()
             raise ApiError(
                 429,
                 "full",
                 f"{waiting} of {self.limits.queue} places are taken and {images} were asked for; "
                 f"come again in {seconds} s, or ask for fewer images",
-                retry_after=seconds,
+                {"Retry-After": str(seconds)},
             )
+
+    async def in_side_thread(self, function: Callable[..., T], *args: object) -> T:
+        """Run something that takes a while without holding up the others; bad input becomes a refusal."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._side, partial(function, *args))
+        except ValueError as error:
+            raise ApiError(422, "refused", str(error)) from error
 
     def submit(self, request: Pending) -> None:
         """A place in the queue for every image, or a refusal."""
-        self.check_room(request.images)
+        self.admit(len(request.waiting))
         self._pending.add(request)
         self._waiting.append(request)
         self._arrived.set()
@@ -159,15 +181,33 @@ class Worker:
             self._waiting.remove(request)
             self._announce()
 
+    async def images(self, request: PendingImages, gone: Callable[[], Awaitable[None]]) -> list[Image.Image]:
+        """The images of a request, unless time is up or the client is `gone` before."""
+        self.submit(request)
+        left = asyncio.ensure_future(gone())
+        try:
+            either: set[asyncio.Future[Any]] = {request.done, left}
+            await asyncio.wait(either, timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
+            if request.done.done():
+                return request.done.result()
+            if left.done():
+                raise unwanted()
+            raise ApiError(
+                504,
+                "timeout",
+                f"{len(request.asked.works)} image(s) were not drawn in {self.limits.timeout:g} s; ask for fewer "
+                f"images or evaluations, or come again later",
+                {"Retry-After": str(self.seconds_ahead())},
+            )
+        finally:
+            left.cancel()
+            self.drop(request)
+
     def _announce(self) -> None:
         for position, request in enumerate(self._waiting, 1):
             request.moved(position)
 
-    def seconds_ahead(self) -> int:
-        """In how many seconds all that waits is likely to be drawn, at least one."""
-        return max(1, min(math.ceil(self.images_waiting() * self._pace), math.ceil(self.limits.timeout)))
-
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Draw batch after batch, for as long as the server lives."""
         while True:
             if not self._waiting:
@@ -176,73 +216,79 @@ class Worker:
                 continue
             self._busy, began = True, time.perf_counter()
             first = self._waiting[0]
-            if isinstance(first, PendingImages):
-                images = await self._draw_images(first.entry, self._take(first))
-            else:
+            if isinstance(first, Comparison):
                 self._waiting.popleft()
                 images = await self._draw_comparison(first)
+            else:
+                images = await self._draw_images(first.asked.model, self._take(first))
             seconds = time.perf_counter() - began
             self._busy = False
             self._pace = 0.7 * self._pace + 0.3 * seconds / images
             self.metrics.running.set(0)
             self.metrics.batch_seconds.observe(seconds)
 
-    def _take(self, first: PendingImages) -> dict[Work, PendingImages]:
+    def _take(self, first: Pending) -> dict[Work, PendingImages]:
         """The works of a batch: the first that waits, and as many as can be drawn with it."""
         taken: dict[Work, PendingImages] = {}
-        kind = first.waiting[0].kind
+        model, kind = first.asked.model, first.waiting[0].kind
         for request in self._waiting:
-            if isinstance(request, PendingImages) and request.entry is first.entry and request.works[0].kind == kind:
-                room = self.limits.batch - len(taken)
+            if (
+                isinstance(request, PendingImages)
+                and request.asked.model == model
+                and request.waiting[0].kind == kind
+                and (room := self.limits.batch - len(taken))
+            ):
                 taken |= dict.fromkeys(request.waiting[:room], request)
                 del request.waiting[:room]
-        self._waiting = deque(each for each in self._waiting if isinstance(each, Comparison) or each.waiting)
+        self._waiting = deque(request for request in self._waiting if request.waiting)
         return taken
 
-    async def _draw_images(self, entry: Entry, requests: dict[Work, PendingImages]) -> int:
+    async def _draw_images(self, model: str, requests: dict[Work, PendingImages]) -> int:
         """A batch of images, which go out as they come."""
-        missing = set(requests)
+        pipe, missing = self.models[model], set(requests)
 
-        def results(pipe: Pipeline, backoff: OutOfMemoryBackoff) -> Iterator[tuple[Work, Image.Image | ApiError]]:
+        def results() -> Iterator[tuple[Work, Image.Image | ApiError]]:
             left = lambda work: requests[work].done.done()  # noqa: E731
-            for result in self._draw(pipe, list(requests), cancelled=left, backoff=backoff):
+            for result in self._draw(pipe, list(requests), cancelled=left, backoff=self._backoffs[model]):
                 refused = ApiError(422, "non_finite", str(result))
                 yield result.work, result.image if isinstance(result, Done) else refused
 
         def put(result: tuple[Work, Image.Image | ApiError]) -> None:
             work, image = result
-            missing.discard(work)
-            (self.metrics.images if isinstance(image, Image.Image) else self.metrics.dropped).inc()
-            requests[work].put(work, image)
+            if isinstance(image, ApiError):
+                requests[work].fail(image)
+            else:
+                missing.discard(work)
+                self.metrics.images.inc()
+                requests[work].put(work, image)
 
-        refused = await self._in_thread(entry, len(requests), results, put)
-        for work in list(missing):
-            put((work, refused or ApiError(499, "left", "nobody waited for this image any more")))
+        refused = await self._in_thread(model, len(requests), results(), put)
+        for work in missing:
+            self.metrics.dropped.inc()
+            requests[work].fail(refused or unwanted())
         return len(requests)
 
     async def _draw_comparison(self, request: Comparison) -> int:
         """Both variants, which are told of sub-step by sub-step."""
-
-        def events(pipe: Pipeline, _: OutOfMemoryBackoff) -> Iterator[Any]:
-            return takewhile(lambda _: not request.done.done(), self._compare(request, pipe))
-
-        refused = await self._in_thread(request.entry, request.images, events, request.tell)
+        images = len(request.waiting)
+        events = takewhile(lambda _: not request.done.done(), self._compare(request))
+        refused = await self._in_thread(request.asked.model, images, events, request.put)
         request.fail(refused or closed())  # if it is not done
         finished = not request.done.cancelled() and request.done.exception() is None
-        (self.metrics.images if finished else self.metrics.dropped).inc(request.images)
-        return request.images
+        (self.metrics.images if finished else self.metrics.dropped).inc(images)
+        return images
 
     async def _in_thread(
-        self, entry: Entry, images: int, draw: Callable[..., Iterator[T]], put: Callable[[T], None]
+        self, model: str, images: int, results: Iterable[T], put: Callable[[T], None]
     ) -> ApiError | None:
-        """Let the thread draw, and put what it yields here; says what went wrong, which the server outlives."""
+        """Let the thread draw, and put what comes of it here; says what went wrong, which the server outlives."""
         loop = asyncio.get_running_loop()
         self._announce()
         self.metrics.running.set(images)
         self.metrics.batch_images.observe(images)
 
         def thread() -> None:
-            for each in draw(*self.models.loaded(entry)):
+            for each in results:
                 loop.call_soon_threadsafe(put, each)
 
         try:
@@ -250,13 +296,13 @@ class Worker:
         except ApiError as refused:
             return refused
         except Exception as error:
-            log.exception("%d images by %s could not be drawn", images, entry.name)
+            log.exception("%d images by %s could not be drawn", images, model)
             return fault(error)
         finally:
             await asyncio.sleep(0)  # what the thread sent last comes first
         return None
 
-    async def close(self, grace: float) -> None:
+    async def close(self, grace: float = 0.0) -> None:
         """Take nothing more, finish what was accepted, and after `grace` seconds return what was not finished."""
         self.closing = True
         pending = [request.done for request in self._pending if not request.done.done()]
@@ -266,15 +312,23 @@ class Worker:
             request.fail(closed())
         self._waiting.clear()
 
-    def release(self) -> None:
-        """Let the thread go; a batch that nobody waits for stops at its next sub-step."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+    async def stop(self) -> None:
+        """End the threads; what is left is returned, and a batch that nobody waits for stops at its next sub-step."""
+        await self.close()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running})
+        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+        self._side.shutdown(wait=False, cancel_futures=True)
 
 
 def closed() -> ApiError:
-    return ApiError(
-        503, "closing", "the server is shutting down; ask another one, or come again later", retry_after=5
-    )
+    message = "the server is shutting down; ask another one, or come again later"
+    return ApiError(503, "closing", message, {"Retry-After": "5"})
+
+
+def unwanted() -> ApiError:
+    return ApiError(499, "left", "the client left before its images were drawn")
 
 
 def fault(error: Exception) -> ApiError:

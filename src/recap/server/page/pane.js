@@ -70,7 +70,7 @@ export class Pane {
   /** The finished image, as the file that is written; the colours fade. */
   async final(event) {
     const picture = blob(event.picture, "image/png");
-    this.finals[event.image] = picture;
+    this.finals[event.image] = this.frames[event.image].at(-1).picture = picture;
     this.tick(event.seconds);
     const tile = this.tiles[event.image];
     await tile.show(picture, tile.cells.replaceAll("2", "3"));

@@ -108,10 +108,8 @@ export class Stage {
     this.part("drift").hidden = !this.measured;
     if (this.measured) this.drift(reused ?? plain);
     const side = this.run.image_size;
-    await Promise.all([
-      both && this.compare.set(plain.finals, reused.finals, event.difference, side),
-      this.keep.set(event.run, this.editing),
-    ]);
+    this.keep.set(event, this.editing);
+    if (both) await this.compare.set(plain.finals, reused.finals, event.difference, side);
   }
 
   drift(pane) {

@@ -89,7 +89,7 @@ def test_what_is_shown_after_a_run(visit: Visit) -> None:
     assert np.array_equal(shown, np.abs(plain - reused))
     for name, start in (("ZIP", b"PK"), ("run.json", b"{")):
         with guest.page.expect_download() as download:
-            stage.get_by_role("link", name=re.compile(name)).last.click()
+            stage.get_by_role("button", name=re.compile(name)).last.click()
         assert Path(download.value.path()).read_bytes().startswith(start)
     line = stage.locator("[data-pane=reused] .timeline")
     line.focus()

@@ -1,6 +1,5 @@
 """Finished comparisons as files: enough to draw them again."""
 
-import asyncio
 import base64
 import io
 import json
@@ -17,26 +16,23 @@ from PIL import Image
 pytest.importorskip("fastapi", reason="fastapi is not installed; the extra demo brings it")
 
 from recap.cli import main
-from recap.server.files import TYPES, png
-from recap.server.service import Service
-from tests.server.served import asked, few, pngs, served, told
+from recap.server.record import png
+from recap.server.worker import Worker
+from tests.server.served import asked, compared, few, pngs, served, told
 
 
-def finished(service: Service, body: Any) -> tuple[list[Any], dict[str, httpx.Response]]:
-    """A comparison, and its files as they are given out."""
+def finished(worker: Worker, body: Any) -> tuple[list[Any], bytes]:
+    """The events of a comparison, and its archive."""
 
     async def ask(client: httpx.AsyncClient) -> Any:
         events = told(await client.post("/api/compare", json=body))
         run = events[-1]["run"]
-        answers = await asyncio.gather(*(client.get(f"/api/runs/{run}/{name}") for name in TYPES))
-        assert (await client.get(f"/api/runs/{run}/else")).status_code == 404
-        return events, dict(zip(TYPES, answers, strict=True))
+        answer = await client.get(f"/api/runs/{run}.zip")
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/zip")
+        assert answer.headers["content-disposition"] == f'attachment; filename="recap-{run}.zip"'
+        return events, answer.content
 
-    events, files = asked(ask, service)
-    for name, answer in files.items():
-        assert (answer.status_code, answer.headers["content-type"]) == (200, TYPES[name])
-        assert answer.headers["content-disposition"] == f'attachment; filename="recap-{events[-1]["run"]}-{name}"'
-    return events, files
+    return asked(ask, worker)
 
 
 def upload(side: int) -> dict[str, Any]:
@@ -56,14 +52,14 @@ def test_the_commands_of_a_record_draw_it_again(tmp_path: Path, monkeypatch: pyt
     if kind != "own":
         body |= {"full": 3, "local": 2, "chain": 2, "guidance": [1.0, 2.5], "preset": "maskgit"}
     body |= {"drift": True} if kind == "sample" else upload(11)
-    events, files = finished(served("maskgit"), body)
-    with zipfile.ZipFile(io.BytesIO(files["images.zip"].content)) as archive:
+    events, content = finished(served("maskgit"), body)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
         archive.extractall(tmp_path)
     names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     images = {f"{variant}/00000{index}.png" for variant in ("plain", "reused") for index in (0, 1)}
     assert names == images | {"run.json"} | (set() if kind == "sample" else {"image.webp", "mask.png"})
     record = json.loads((tmp_path / "run.json").read_text())
-    assert record == json.loads(files["run.json"].content)
+    assert record == events[-1]["record"]
     few("maskgit").save_pretrained(tmp_path / "maskgit")
     monkeypatch.chdir(tmp_path)
     for variant, line in record["commands"].items():
@@ -84,11 +80,20 @@ def test_the_commands_of_a_record_draw_it_again(tmp_path: Path, monkeypatch: pyt
 
 
 def test_labels_that_hold_commas_are_written_as_numbers() -> None:
-    service = served("maskgit")
-    names = ("rose", "lily, water", "daisy's", "lily", "aster")
-    service.models.entries["maskgit"].blank.class_names = names
-    _, files = finished(service, {"labels": ["lily, water", "daisy's"], "num": 2, "full": 2})
-    record = json.loads(files["run.json"].content)
+    worker = served("maskgit")
+    worker.models["maskgit"].class_names = ("rose", "lily, water", "daisy's", "lily", "aster")
+    record = compared(worker, labels=["lily, water", "daisy's"], num=2, full=2)[-1]["record"]
     words = shlex.split(record["commands"]["plain"])
     assert words[words.index("--labels") + 1] == "1,daisy's"
     assert record["class_names"] == ["lily, water", "daisy's"]
+
+
+def test_the_latest_runs_are_kept_within_bytes() -> None:
+    body = {"full": 2, "local": 1}
+    size = len(finished(served("maskgit"), body)[1])
+
+    async def ask(client: httpx.AsyncClient) -> Any:
+        runs = [told(await client.post("/api/compare", json=body))[-1]["run"] for _ in range(3)]
+        return [(await client.get(f"/api/runs/{run}.zip")).status_code for run in [*runs, "none"]]
+
+    assert asked(ask, served("maskgit", max_kept=5 * size // 2)) == [404, 200, 200, 404]

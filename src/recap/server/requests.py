@@ -1,0 +1,162 @@
+"""What a request means: works, everything checked that can be checked before it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any
+
+from PIL import Image, ImageOps
+
+from recap.core.options import GROUPING, SamplingOptions
+from recap.pipelines import Pipeline
+from recap.pipelines.editing import starts_of
+from recap.pipelines.labels import planned_labels
+from recap.runs.works import Start, Work
+from recap.server import schema
+from recap.server.guard import ApiError
+from recap.server.limits import Limits
+from recap.view.images import FAILURES, box_mask, fit
+
+FORMATS = ("PNG", "JPEG", "WEBP")  # of pictures that come from outside; each other one is one more parser to trust
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The images of a request, and the options under which they are drawn."""
+
+    request: schema.Draw
+    model: str
+    pipe: Pipeline
+    works: list[Work]
+    options: SamplingOptions
+    shrunk_from: str | None = None  # the model's own evaluations, where fewer are made because tokens are known
+    files: Mapping[str, bytes] = field(default_factory=dict)  # that came with it, as the command line names them
+
+    @property
+    def evaluations(self) -> schema.Evaluations:
+        """What the answer says of the schedule."""
+        return schema.Evaluations.of(self.options, self.works[0].schedule, self.shrunk_from)
+
+    def name_of(self, work: Work) -> str | None:
+        """The name of an image's class, where it has one."""
+        names = self.pipe.class_names
+        return None if names is None or work.label is None else names[work.label]
+
+    def plain(self) -> list[Work]:
+        """The same images without reuse, with as many sub-steps."""
+        schedule = self.works[0].schedule
+        schedule = self.options.plain().schedule(schedule.tokens, schedule.known)
+        return [replace(work, schedule=schedule) for work in self.works]
+
+
+class Pending:
+    """A request in the queue; `done` becomes what came of it, or the refusal that came instead."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.waiting = list(asked.works)  # not begun yet
+        self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def moved(self, position: int) -> None:
+        """Its place in the queue is another one now, 1 being next."""
+
+    def fail(self, refused: ApiError) -> None:
+        if not self.done.done():
+            self.done.set_exception(refused)
+
+
+def named(models: Mapping[str, Pipeline], name: str | None) -> tuple[str, Pipeline]:
+    """The model that a request names, or the default."""
+    name = next(iter(models)) if name is None else name
+    if name not in models:
+        near = get_close_matches(name.lower(), models, n=1, cutoff=0.0)[0]
+        known = ", ".join(models)
+        raise ApiError(422, "model", f"no model is called {name!r}; did you mean {near!r}? There are {known}")
+    return name, models[name]
+
+
+def read(models: Mapping[str, Pipeline], limits: Limits, request: schema.Plan) -> Asked:
+    """The works that a request means, or a refusal; too large a request is refused before anything is made."""
+    name, pipe = named(models, request.model)
+    draw = request if isinstance(request, schema.Draw) else schema.Draw(num=1)
+    first = request.first if isinstance(request, schema.Answer) else 0
+    given, labels, count = request.options(), draw.label_list, draw.count(first)
+    start, files = None, dict[str, bytes]()
+    if isinstance(draw, schema.Redraw) and (draw.image is not None or draw.mask is not None):
+        start, files = _start(pipe, draw, limits)
+        if pipe.model.classes and labels is None:
+            raise ValueError(f"{name} draws {pipe.model.classes} classes; say with labels what is to be drawn")
+    known = 0 if start is None else int((~start.masked).sum())
+    options = pipe.options_for(given, known)
+    steps = (options.full or 0) + (options.local or 0)
+    if steps > limits.max_steps:
+        message = f"{steps} evaluations an image were asked for, but {limits.max_steps} are allowed; ask for less"
+        raise ApiError(422, "limit", message)
+    planned = planned_labels(labels, count, pipe.class_names, pipe.model.classes, first=first)
+    works = pipe.works(
+        planned,
+        count if planned is None else None,
+        given,
+        seed=draw.seed,
+        first=first,
+        starts=None if start is None else [start] * count,
+    )
+    own, made = evaluations(pipe.options), evaluations(options)
+    shrunk = known and given.full is None and made != own
+    return Asked(draw, name, pipe, works, options, own if shrunk else None, files)
+
+
+def evaluations(options: SamplingOptions) -> str:
+    """The numbers of evaluations alone, as in "48+16:warmup=32"."""
+    return SamplingOptions(**{name: getattr(options, name) for name in GROUPING}).text
+
+
+def _start(pipe: Pipeline, asked: schema.Redraw, limits: Limits) -> tuple[Start, dict[str, bytes]]:
+    """A picture in the model's size, and what to draw anew: the white of a mask, or a box of the model's pixels."""
+    if (asked.mask is None) == (asked.redraw is None) or asked.image is None:
+        raise ValueError('say what to draw anew of an "image" with either "mask" or "redraw", not both or neither')
+    side, files = pipe.side, dict[str, bytes]()
+    image = picture(asked.image, "image", limits.max_pixels, files)
+    white = None if asked.mask is None else picture(asked.mask, "mask", limits.max_pixels, files)
+    if white is not None and white.size != image.size:
+        raise ValueError(
+            f"the mask is {white.width} x {white.height} pixels but the image {image.width} x {image.height}; "
+            f"make them of one size"
+        )
+    if asked.fit:
+        image, white = fit(image, side), None if white is None else fit(white, side, mask=True)
+    if image.size != (side, side):
+        raise ValueError(
+            f"the image is {image.width} x {image.height} pixels but this model draws {side} x {side}; "
+            f'crop and scale it first, or say "fit": true'
+        )
+    white = box_mask(side, *asked.redraw or ()) if white is None else white.convert("L")
+    return starts_of(pipe, image, white, asked.paste).of(1)[0], files
+
+
+def picture(data: str, name: str, most: int, files: dict[str, bytes]) -> Image.Image:
+    """The upright picture in base64 text, the size checked before any pixel is unpacked; its file goes to `files`."""
+    try:
+        file = base64.b64decode(data, validate=True)
+    except ValueError as error:
+        raise _unusable(name, f"is no base64 ({error})") from error
+    try:
+        with Image.open(io.BytesIO(file), formats=FORMATS) as opened:
+            width, height = opened.size
+            if width * height > most:
+                raise _unusable(name, f"has {width} x {height} pixels, more than the {most} allowed here")
+            files[f"{name}.{str(opened.format).lower()}"] = file
+            return ImageOps.exif_transpose(opened)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _unusable(name, f"has more than the {most} pixels allowed here") from error
+    except FAILURES as error:
+        raise _unusable(name, f"({len(file)} bytes) is damaged or no picture") from error
+
+
+def _unusable(name: str, what: str) -> ApiError:
+    return ApiError(422, "picture", f"the {name} {what}; send a whole {', '.join(FORMATS)} file as base64 text")
