@@ -2,7 +2,7 @@
 
     python benchmarks/results.py docs/results
 
-writes `src/recap/server/page/results.json` from what `recap sweep` and `recap report` left in a folder: MODEL.jsonl with
+writes `results.json` of the page from what `recap sweep` and `recap report` left in a folder: MODEL.jsonl with
 every measured point, and MODEL.json with how it was measured.
 """
 
@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recap.checkpoints.about import read_model_config
-
 from recap import SamplingOptions, weights
-from recap.checkpoints.folder import config_from, read_config
+from recap.checkpoints.folder import config_from, read_config, read_model_config
 from recap.evaluation.report import conditions
 from recap.evaluation.sweep import Row, read_points, rows_of
 
