@@ -43,7 +43,6 @@ def test_events_tell_the_whole_run(family: str) -> None:
         clocks = [event["seconds"] for event in own]
         assert clocks == sorted(clocks)
         assert clocks[-1] == done["seconds"][name]
-    assert next(event for event in middle if event["event"] == "frame")["picture"] is not None  # the very first
     assert (done["event"], done["run"]) == ("done", started["run"])
     assert done["speedup"] == pytest.approx(done["seconds"]["plain"] / done["seconds"]["reused"])
     images = [[pixels(file) for file in pngs(middle, variant)] for variant in ("plain", "reused")]
@@ -158,7 +157,7 @@ def test_drift_is_left_out_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("cost", [0.01, 1.0, 7.0])
 def test_pictures_take_no_more_than_their_share(cost: float) -> None:
-    """The first one always; after that, whatever a picture costs, about half of the run's own time at most."""
+    """About half of the run's own time, and the one that tells what a picture costs."""
     time, shown = [0.0], 0
     pipe: Any = few("maskgit")
     pipe.model = Slow(pipe.model, time)
@@ -167,7 +166,7 @@ def test_pictures_take_no_more_than_their_share(cost: float) -> None:
     budget = DisplayBudget(share=SHARE, clock=lambda: time[0])
     for events in VariantRun(variant, pipe, budget).steps:
         shown += sum(event["event"] == "frame" and event["picture"] is not None for event in events)
-        assert cost * shown <= max(cost, SHARE * time[0]) + 1e-9
+        assert cost * shown <= SHARE * time[0] + cost
     assert shown >= min(8 * 7, max(1, int(8 * 8 * SHARE / cost) - 1))
     unseen = [event for events in VariantRun(variant, pipe, budget, watched=lambda: False).steps for event in events]
     assert all(event["picture"] is None for event in unseen if event["event"] == "frame")
