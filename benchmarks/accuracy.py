@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 import recap
+from recap.bench.measure import machine
 from recap.core.canvas import Canvas, Draw
 from recap.core.noise import Noise, image_generators
-from recap.evaluation.evaluate import machine
 from recap.pipelines.pipeline import Pipeline
+from recap.runs.draw import begin
 from recap.runs.files import write_json
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -36,19 +37,19 @@ class Scene:
     """A half decoded batch: `batch` images of a finished run, whose first half is known."""
 
     def __init__(self, pipe: Pipeline, batch: int) -> None:
-        self.batch, self.labels = batch, None
-        if pipe.model.classes:
-            self.labels = torch.arange(batch, device=pipe.device) * 7 % pipe.model.classes
-        asked: dict[str, Any] = {"num_images": batch} if self.labels is None else {"labels": self.labels}
+        classes = pipe.model.classes
+        picked = (torch.arange(batch) * 7 % classes).tolist() if classes else None
         canvas: Canvas
-        *_, canvas = pipe.canvases(**asked, schedule=pipe.default_schedule(8, 0), seed=0)
+        *_, canvas = begin(pipe, pipe.works(picked, batch, "8", seed=0), batch)
+        self.batch, self.picked = batch, picked
+        self.labels = None if picked is None else torch.tensor(picked, device=pipe.device)
         self.tokens, self.order = canvas.tokens.clone(), canvas.order.clone()
 
     def features(self, pipe: Pipeline) -> tuple[Tensor, Tensor, Tensor]:
         """Of a full evaluation, of a local one after some tokens came, and one draw from the first."""
         model, half = pipe.model, pipe.model.num_tokens // 2
         branches = 2 if model.guidable else 1
-        schedule = pipe.default_schedule(32, 32)
+        schedule = pipe.schedule("32+32")
         canvas = model.start(self.labels, self.order, branches)
         cache = model.new_cache(canvas, schedule)
         canvas.commit(Draw(self.tokens[:, :half]))
@@ -72,8 +73,8 @@ def measure(name: str, device: str, engine: str, dtype: str, batch: int) -> dict
         full, local, draw = scene.features(exact)
         for _ in range(3):  # the third time everything comes from graphs
             got_full, got_local, got_draw = scene.features(ours)
-    asked: dict[str, Any] = {"num_images": batch} if scene.labels is None else {"labels": scene.labels}
-    ends = [pipe(**asked, seed=0, output_type="latent").tokens for pipe in (exact, ours)]
+    number = batch if scene.picked is None else None
+    ends = [pipe(scene.picked, num_images=number, seed=0, output_type="latent").tokens for pipe in (exact, ours)]
     discrete = not draw.is_floating_point()
     return {
         "model": name,

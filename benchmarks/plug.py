@@ -7,7 +7,7 @@ RECAP_OTHERS is a folder with the official repositories as sub-folders: mar (LTH
 (LeapLabTHU/ImprovedNAT) and, where it is there, recap (the authors' examples/MAR+ReCAP). They need timm and the
 like; sub-folders `shim` and `shim_fallback` with stand-ins for such packages are looked at first and last.
 
-For each of MAR-B, MAGE-B and AutoNAT-L: `recap.accelerate` takes the object; the full evaluation is compared with the
+For each of MAR-B, MAGE-B and AutoNAT-L: `recap.wrap` takes the object; the full evaluation is compared with the
 official forward, the denoiser of MAR with the official one; `recap.verify` checks every law; a grouped run is drawn
 through a `Pipeline`; and then state dict, attributes, hooks, modes and outputs are compared with those from before.
 """
@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 import recap
 from recap.core.canvas import take
+from recap.core.noise import Noise, image_generators
 from recap.verification.verifier import TOLERANCE, distance
 
 ROOT = Path(os.environ.get("RECAP_OTHERS", "others")).resolve()
@@ -130,8 +131,8 @@ def same(before: dict[str, Any], after: dict[str, Any]) -> bool:
     return all(torch.equal(a[0], b[0]) and a[1:] == b[1:] for a, b in pairs)
 
 
-def noise(batch: int, seed: int = 0) -> recap.Noise:
-    return recap.Noise(recap.image_generators(seed, range(batch)), torch.device("cpu"))
+def noise(batch: int, seed: int = 0) -> Noise:
+    return Noise(image_generators(seed, range(batch)), torch.device("cpu"))
 
 
 @torch.inference_mode()
@@ -164,11 +165,12 @@ def denoiser_error(net: Any, adapter: recap.Adapter) -> float:
 
 def check(item: str) -> dict[str, Any]:
     torch.manual_seed(0)
-    net = BUILDERS[item]().eval()
+    net: Any = BUILDERS[item]()
+    net.eval()
     unzero(net)
     before = state(net)
     start = time.perf_counter()
-    adapter = recap.accelerate(net)
+    adapter = recap.wrap(net)
     took = time.perf_counter() - start
     labels = torch.tensor([207, 360]) if adapter.classes else None
     error, outputs = official_error(adapter, labels)
@@ -177,14 +179,14 @@ def check(item: str) -> dict[str, Any]:
         "class": f"{type(net).__module__}.{type(net).__name__}",
         "adapter": type(adapter).__name__,
         "sizes": str(adapter.config),
-        "accelerate_seconds": round(took, 4),
+        "wrap_seconds": round(took, 4),
         "full_against_official": error,
     }
     if hasattr(net, "diffloss"):
         row["denoiser_against_official"] = denoiser_error(net, adapter)
     report = recap.verify(adapter)
     print(report, flush=True)
-    row["laws"] = {law.law: law.error for law in report}
+    row["checks"] = {check.name: check.error for check in report}
     pipe = recap.Pipeline(adapter)
     pipe.progress = False
     drawn = pipe(
@@ -209,7 +211,7 @@ def check(item: str) -> dict[str, Any]:
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(description="accelerate unedited official objects with random weights")
+    options = argparse.ArgumentParser(description="wrap unedited official objects with random weights")
     options.add_argument("items", nargs="*", choices=[*BUILDERS, []], help="which (default: mar mage nat)")
     options.add_argument("--out", type=Path, help="also append JSON lines here")
     return options
