@@ -11,18 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
-from recap import weights
-from recap.checkpoints import save_pretrained
 from recap.cli import evaluate as command
 from recap.cli import main
 from recap.evaluation import shards
 from recap.evaluation.features import look
 from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.report import published
-from recap.models.registry import build, randomize
 from tests import tiny
 from tests.evaluation.watcher import Watcher
-from tests.pipelines.test_pipeline import KL, VQ
 
 Capture = pytest.CaptureFixture[str]
 SCHEDULES = ["4", "8", "4+2", "4+4:warmup=0"]
@@ -30,20 +26,11 @@ SWEEP = ("--model", "flowers-mage", "--stats", "stats.npz", "--num", "10", "--ba
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three small models in the package's place, a small network that looks at them, and statistics."""
-    home = tmp_path / "weights"
-    for family, other in (("maskgit", "vq"), ("mage", "vq"), ("mar", "kl")):
-        net = randomize(build(tiny.CONFIGS[family]))
-        sampling = {"preset": family, "full": 4, "local": 2} | ({"head_steps": [4, 3]} if family == "mar" else {})
-        save_pretrained(net, home / f"flowers-{family}", tokenizer=f"../flowers-{other}", sampling=sampling)
-    save_pretrained(randomize(build(KL)), home / "flowers-kl")
-    save_pretrained(randomize(build(VQ)), home / "flowers-vq")
-    monkeypatch.setattr(weights, "HOME", home)
+def place(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where there are three small models, a small network that looks at their images, and statistics."""
     monkeypatch.setattr(command, "load_inception", lambda path: Watcher(has_logits=path is not None))
-    monkeypatch.chdir(tmp_path)
     FeatureStatistics.of(torch.randn(40, 6, generator=torch.Generator().manual_seed(0))).save("stats.npz")
-    return tmp_path
+    return home.parent
 
 
 def failure(capsys: Capture, *argv: str) -> str:
@@ -69,7 +56,8 @@ def test_batches_change_no_figure(family: str, place: Path, capsys: Capture) -> 
     ]
     assert results[0]["figures"] == results[1]["figures"]
     result = results[0]
-    assert (result["num"], result["evaluations"], result["seed"], result["sampling"]["full"]) == (12, "4+2", 0, 4)
+    assert (result["num"], result["seed"]) == (12, 0)
+    assert result["evaluations"] == f"{result['sampling']['full']}+{result['sampling']['local']}"
     assert result["machine"]["torch"] == torch.__version__
     assert min(result["seconds"].values()) > 0
     assert result["seconds"]["total"] == result["seconds_per_image"]
@@ -126,7 +114,6 @@ def test_mistakes_are_one_line(place: Path, capsys: Capture) -> None:
     run = ("evaluate", "--model", "flowers-mage", "--num", "8")
     assert "5 features but the network gives 6" in failure(capsys, *run, "--stats", "other.npz")
     assert "does not exist" in failure(capsys, *run, "--stats", "none.npz")
-    assert "--batch" in failure(capsys, *run, "--stats", "stats.npz", "--batch", "0")
     assert "num_images is 0" in failure(capsys, *run, "--stats", "stats.npz", "--num", "0")
     maskgit = ("evaluate", "--model", "flowers-maskgit", "--stats", "stats.npz", "--classes", "reference")
     assert "--classes even" in failure(capsys, *maskgit)

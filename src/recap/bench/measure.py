@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,21 +11,17 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
 
-import recap
 from recap.bench.clock import synchronized_time
 from recap.bench.timing import generate, timed
 from recap.core.costs import run_cost
 from recap.core.schedule import Schedule
 from recap.engine import WARM_RUNS
-from recap.models.family import Family
-from recap.models.registry import architecture_of, build
 from recap.pipelines import Pipeline
 from recap.pipelines.labels import planned_labels
-from recap.pipelines.loading import sized_parts
 from recap.pipelines.pipeline import Asked
 from recap.runs.backoff import is_out_of_memory, release
+from recap.runs.record import versions
 from recap.runs.works import Work
 
 PARTS = ("full", "local", "head", "selection", "tokenizer")
@@ -78,53 +73,38 @@ def measure(
     batch: int,
     *,
     model: str = "",
-    engine: str | None = None,
+    engine: str = "eager",
     warmup: int = 1,
     repeat: int = 3,
     seed: int = 0,
 ) -> Row:
     """Time how `batch` images are generated together, tokens only; `model` is a name for the row.
 
-    `engine` is what to run them with from now on (None: as the pipe does already). There are `warmup` runs that do
-    not count, or as many as the engine needs. Memory that does not suffice is a row with an `error`; every other
-    error is raised.
+    There are `warmup` runs that do not count, or as many as the engine needs. Memory that does not suffice is a row
+    with an `error`; every other error is raised.
     """
-    for name, value, least in (("batch", batch, 1), ("warmup", warmup, 0), ("repeat", repeat, 1)):
-        if value < least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}")
-    works = works_of(pipe, schedule, batch, seed)
-    row = Row(
-        model,
-        works[0].schedule,
-        str(schedule),
-        batch,
-        engine or pipe.engine,
-        dtype_name(pipe.model.dtype),
-        str(pipe.device),
-    )
-    if engine is not None:
-        pipe.compile("eager")  # what another engine holds from the row before is not this row's
+    works, dtype = works_of(pipe, schedule, batch, seed), str(pipe.model.dtype).removeprefix("torch.")
+    row = Row(model, works[0].schedule, str(schedule), batch, engine, dtype, str(pipe.device))
+    pipe.compile("eager")  # what another engine holds from the row before is not this row's
     ceiling(pipe.device, pipe.model.dtype)  # once, and not when a run has filled the memory
     release(pipe.device)
     try:
-        return _measured(pipe, works, row, engine, warmup, repeat)
+        return _measured(pipe, works, row, warmup, repeat)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         reason = (str(error).splitlines() or ["no memory"])[0]
-    if engine is not None:
-        pipe.compile("eager")
+    pipe.compile("eager")
     release(pipe.device)
     return replace(row, error=f"out of memory: {reason}")
 
 
-def _measured(pipe: Pipeline, works: Sequence[Work], row: Row, engine: str | None, warmup: int, repeat: int) -> Row:
+def _measured(pipe: Pipeline, works: Sequence[Work], row: Row, warmup: int, repeat: int) -> Row:
     device, batch = pipe.device, row.batch
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     began = synchronized_time(device)
-    if engine is not None:
-        pipe.compile(engine)
+    pipe.compile(row.engine)
     for _ in range(max(warmup, WARM_RUNS[row.engine])):
         generate(pipe, works)
     setup = synchronized_time(device) - began
@@ -181,35 +161,25 @@ def time_callable(
         began = synchronized_time(device)
         call()
         seconds.append(synchronized_time(device) - began)
-    middle, spread = middle_and_spread(seconds)
-    return middle / batch, spread
+    middle = median(seconds)
+    return middle / batch, (max(seconds) - min(seconds)) / middle
 
 
-def middle_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """The median, and the range over it."""
-    middle = median(values)
-    return middle, (max(values) - min(values)) / middle
-
-
-def ceiling(device: torch.device | str, dtype: torch.dtype) -> float:
+@cache
+def ceiling(device: torch.device, dtype: torch.dtype) -> float:
     """TFLOP/s of a large square matrix product, the best of several: what the device can do at most.
 
     Measured once for a device and a precision.
     """
-    return _ceiling(torch.empty(0, device=device).device, dtype)  # with its index
-
-
-@cache
-def _ceiling(where: torch.device, dtype: torch.dtype) -> float:
-    size, products = (8192, 10) if where.type == "cuda" else (1024, 1)
-    generator = torch.Generator(where).manual_seed(0)
-    a, b = (torch.randn(size, size, device=where, generator=generator).to(dtype) for _ in range(2))
+    size, products = (8192, 10) if device.type == "cuda" else (1024, 1)
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(size, size, device=device, generator=generator).to(dtype) for _ in range(2))
     out, best, spent = torch.empty_like(a), math.inf, 0.0
     for _ in range(10):
-        began = synchronized_time(where)
+        began = synchronized_time(device)
         for _ in range(products):
             torch.mm(a, b.t(), out=out)  # as a linear layer multiplies
-        took = synchronized_time(where) - began
+        took = synchronized_time(device) - began
         best, spent = min(best, took), spent + took
         if spent > 2:  # seconds
             break
@@ -217,18 +187,14 @@ def _ceiling(where: torch.device, dtype: torch.dtype) -> float:
 
 
 def compared(rows: Sequence[Row]) -> list[Row]:
-    """The rows, those with local evaluations with what they gain over plain decoding in as many sub-steps."""
-    return [replace(row, against_plain=gain_over_plain(row, rows)) for row in rows]
-
-
-def gain_over_plain(row: Row, rows: Sequence[Row]) -> float | None:
-    """How many times faster than the plain row that differs in nothing else, if there is one."""
-    if not row.steps.local or row.seconds_per_image is None:
-        return None
-    for other in rows:
-        if not other.steps.local and _kind(other) == _kind(row) and other.seconds_per_image is not None:
-            return other.seconds_per_image / row.seconds_per_image
-    return None
+    """The rows, those with local evaluations with what they gain over a plain row that differs in nothing else."""
+    plain = {_kind(row): row.seconds_per_image for row in rows if not row.steps.local and row.seconds_per_image}
+    return [
+        replace(row, against_plain=plain[_kind(row)] / row.seconds_per_image)
+        if row.steps.local and row.seconds_per_image and _kind(row) in plain
+        else row
+        for row in rows
+    ]
 
 
 def _kind(row: Row) -> tuple[Any, ...]:
@@ -238,51 +204,11 @@ def _kind(row: Row) -> tuple[Any, ...]:
     return (*same, steps[0].head_steps, tuple(step.guidance for step in steps))
 
 
-def random_pipeline(
-    name: str,
-    *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    seed: int = 0,
-    shrink: bool = False,
-) -> Pipeline:
-    """A pipeline of a published size with random weights, made where it runs; `shrink` makes it small."""
-    with torch.device(device):
-        parts = sized_parts(name, lambda config: fill(build(config), seed), shrink=shrink)
-    return Pipeline.from_parts(parts, name).to(dtype)
-
-
-@torch.no_grad()
-def fill(net: nn.Module, seed: int = 0) -> nn.Module:
-    """Random weights, drawn where they are: norms leave their input alone, all else is small."""
-    device = next(net.parameters()).device
-    generator = torch.Generator(device).manual_seed(seed)
-    for name, parameter in net.named_parameters():
-        if parameter.ndim == 1 and name.endswith(".weight"):
-            parameter.fill_(1.0)
-        else:
-            parameter.normal_(std=0.02, generator=generator)
-    kind = architecture_of(net)
-    if isinstance(kind, Family) and kind.calm is not None:
-        kind.calm(net)
-    return net
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def machine(device: torch.device | str) -> dict[str, Any]:
-    """Where figures come from: device and versions."""
-    device = torch.device(device)
-    cuda = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(device) if cuda else f"CPU, {torch.get_num_threads()} threads",
-        "recap": recap.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-    }
+    """Where figures come from: device, versions and date."""
+    cuda = torch.device(device).type == "cuda"
+    name = torch.cuda.get_device_name(device) if cuda else f"CPU, {torch.get_num_threads()} threads"
+    return {"device": name, **versions(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
 
 
 def times(factor: float | None) -> str:

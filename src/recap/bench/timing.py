@@ -32,24 +32,14 @@ class Stopwatch:
         self.device = device
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.calls: Counter[str] = Counter()
-        self._paused = 0.0
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
         """Add the time of a `with` block to a phase."""
-        began = synchronized_time(self.device) - self._paused
-        yield
-        self.seconds[phase] += synchronized_time(self.device) - self._paused - began
-        self.calls[phase] += 1
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Let the time of a `with` block count nowhere."""
         began = synchronized_time(self.device)
-        try:
-            yield
-        finally:
-            self._paused += synchronized_time(self.device) - began
+        yield
+        self.seconds[phase] += synchronized_time(self.device) - began
+        self.calls[phase] += 1
 
 
 class TimedHead:

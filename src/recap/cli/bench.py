@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from recap.bench.measure import Row, ceiling, compared, machine, measure, random_pipeline, times
+from recap.bench.measure import Row, ceiling, compared, machine, measure, times
 from recap.bench.schedules import PAPER_MODELS, paper_schedules
 from recap.cli.options import (
     DTYPES,
@@ -26,6 +26,7 @@ from recap.cli.options import (
     batch_size,
     check_device,
     default_model,
+    pipeline_of,
 )
 from recap.core.options import USUAL, SamplingOptions, guidance_scale
 from recap.core.presets import PRESETS
@@ -36,7 +37,6 @@ from recap.pipelines.loading import find_model
 from recap.planning.memory import MAX_BATCH, choose_batch
 from recap.runs.files import write_json
 
-PRECISIONS = ("float32", "bfloat16", "float16")
 HEAD = (
     f"{'batch':>5} {'engine':<7}{'dtype':<9}{'s/image':>9} {'spread':>6} {'gain':>6} {'full ms':>8} {'local ms':>8} "
     f"{'full':>5} {'local':>5} {'head':>5} {'select':>6} {'tokenizer':>9} {'TFLOP/s':>8} {'share':>6} {'memory':>9} "
@@ -53,60 +53,40 @@ class Job:
     """A model, how it is sampled, and the schedules to measure on it."""
 
     name: str
-    shown: str
-    trained: bool
     options: SamplingOptions
     schedules: tuple[SamplingOptions, ...]
-
-    def pipeline(self, args: argparse.Namespace, dtype: str) -> Pipeline:
-        """The model where it is to run; a published size has random weights."""
-        device, precision = args.device, DTYPES[dtype]
-        if self.trained:
-            pipe = Pipeline.from_pretrained(self.name, device=device, torch_dtype=precision)
-        else:
-            pipe = random_pipeline(self.name, device=device, dtype=precision, seed=args.seed, shrink=args.tiny)
-        pipe.options = self.options
-        return pipe
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, action="append")
-    parser.add_argument(
-        "--schedule",
-        nargs="+",
-        default=[],
-        metavar="T+T'",
-        help="schedules, one argument each (default: the model's, and plain)",
-    )
-    parser.add_argument(
-        "--list",
-        choices=("paper",),
-        help="all rows of the paper's tables, and plain decoding, at their full size",
-    )
+    schedule = "schedules, one argument each (default: the model's, and plain)"
+    parser.add_argument("--schedule", nargs="+", default=[], metavar="T+T'", help=schedule)
+    paper = "all rows of the paper's tables, and plain decoding, at their full size"
+    parser.add_argument("--list", choices=("paper",), help=paper)
     parser.add_argument("--preset", choices=PRESETS, help="published setting to follow (default: the model's own)")
     parser.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START/END")
-    parser.add_argument(
-        "--batch",
-        type=batch_size,
-        nargs="+",
-        default=[8],
-        metavar="N",
-        help="images at a time, or auto: as many as free memory allows (default 8)",
-    )
+    batch = "images at a time, or auto: as many as free memory allows (default 8)"
+    parser.add_argument("--batch", type=batch_size, nargs="+", default=[8], metavar="N", help=batch)
     add_cache_limit(parser)
     parser.add_argument("--engine", choices=ENGINES, nargs="+", default=["eager"], help="default eager")
-    parser.add_argument("--dtype", choices=PRECISIONS, nargs="+", default=["float32"], help="default float32")
-    parser.add_argument(
-        "--warmup", type=int, default=1, help="runs that do not count, or more if the engine needs them (default 1)"
-    )
+    precisions = ("float32", "bfloat16")
+    parser.add_argument("--dtype", choices=precisions, nargs="+", default=["float32"], help="default float32")
+    warmup = "runs that do not count, or more if the engine needs them (default 1)"
+    parser.add_argument("--warmup", type=int, default=1, help=warmup)
     parser.add_argument("--repeat", type=int, default=3, help="runs that do (default 3)")
     parser.add_argument("--seed", type=int, default=0, help="of random weights and of the images (default 0)")
     parser.add_argument("--json", metavar="FILE", help="write the JSON to a file too")
 
 
 def run(args: argparse.Namespace) -> int:
-    check(args)
-    jobs = jobs_of(args)
+    for name, least in (("warmup", 0), ("repeat", 1)):
+        if getattr(args, name) < least:
+            raise ValueError(f"--{name} is {getattr(args, name)}; it must be at least {least}")
+    check_device(args.device)
+    for engine in args.engine:
+        check_engine(engine, torch.device(args.device))
+    names = args.model or (PAPER_MODELS if args.list else [default_model()])
+    jobs = [job_of(name, args) for name in names]
     if args.json:
         Path(args.json).parent.mkdir(parents=True, exist_ok=True)
     points = len(args.dtype) * len(args.engine) * len(args.batch)
@@ -115,8 +95,7 @@ def run(args: argparse.Namespace) -> int:
         for job in jobs:
             own = compared(measured(args, job, bar))
             rows += own
-            about = "" if job.trained else ", random weights"
-            tqdm.write(f"{job.shown}{about}, on {machine(args.device)['device']}\n{table(own)}\n")
+            tqdm.write(f"{own[0].model}, on {machine(args.device)['device']}\n{table(own)}\n")
             if args.json:  # what is measured is kept, whatever comes after
                 write_json(args.json, result(args, rows))
     print(NOTE)
@@ -124,33 +103,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def check(args: argparse.Namespace) -> None:
-    """Refuse numbers, devices and engines that cannot be used, before anything is loaded."""
-    for name, values, least in (
-        ("warmup", [args.warmup], 0),
-        ("repeat", [args.repeat], 1),
-    ):
-        if min(values) < least:
-            raise ValueError(f"--{name} is {min(values)}; it must be at least {least}")
-    check_device(args.device)
-    for engine in args.engine:
-        check_engine(engine, torch.device(args.device))
-
-
-def jobs_of(args: argparse.Namespace) -> list[Job]:
-    """What is to be measured; every schedule is checked against its model."""
-    names = args.model or (PAPER_MODELS if args.list else [default_model()])
-    return [job_of(name, args) for name in names]
-
-
 def job_of(name: str, args: argparse.Namespace) -> Job:
-    """A model with some schedules; without any, its own and plain decoding in as many sub-steps."""
-    trained = find_model(name) is not None
-    shown = name if trained else size_name(name)
+    """A model with some schedules, all checked; without any, its own and plain decoding in as many sub-steps."""
     pipe = Pipeline.blank(name, shrink=args.tiny)
     pipe.options = pipe.options.override(SamplingOptions(args.preset, guidance=args.guidance))
     schedules = [SamplingOptions.from_text(text) for text in args.schedule]
-    schedules += paper_schedules(shown) if args.list else []
+    schedules += paper_schedules(name if find_model(name) else size_name(name)) if args.list else []
     if not schedules:
         own = pipe.options
         full, local = USUAL if own.full is None else (own.full, own.local or 0)
@@ -160,24 +118,25 @@ def job_of(name: str, args: argparse.Namespace) -> Job:
         try:
             pipe.schedule(schedule)
         except ValueError as error:
-            raise ValueError(f"schedule {schedule} of {shown}: {error}") from error
-    shown = f"{shown} (tiny)" if args.tiny else shown
-    return Job(name, shown, trained, pipe.options, tuple(dict.fromkeys(schedules)))
+            raise ValueError(f"schedule {schedule} of {name}: {error}") from error
+    return Job(name, pipe.options, tuple(dict.fromkeys(schedules)))
 
 
 def measured(args: argparse.Namespace, job: Job, bar: Any) -> list[Row]:
     """The rows of a model, in the order in which the arguments name them."""
     rows = []
+    repeated = {"warmup": args.warmup, "repeat": args.repeat, "seed": args.seed}
     for dtype in dict.fromkeys(args.dtype):
-        pipe = job.pipeline(args, dtype)
+        one = {"model": job.name, "dtype": dtype, "engine": "eager"}
+        pipe, shown = pipeline_of(argparse.Namespace(**vars(args) | one))
+        pipe.options = job.options
         for engine in dict.fromkeys(args.engine):
             for batch in dict.fromkeys(args.batch):
                 for schedule in job.schedules:
-                    bar.set_description(f"{job.shown} {schedule}, batch {batch}, {engine}, {dtype}")
+                    bar.set_description(f"{shown} {schedule}, batch {batch}, {engine}, {dtype}")
                     whole, limit = pipe.schedule(schedule), args.cache_limit
                     size = choose_batch(pipe, whole, batch, MAX_BATCH, cache_limit=limit, decoded=False)
-                    repeated = {"warmup": args.warmup, "repeat": args.repeat, "seed": args.seed}
-                    rows.append(measure(pipe, schedule, size, model=job.shown, engine=engine, **repeated))
+                    rows.append(measure(pipe, schedule, size, model=shown, engine=engine, **repeated))
                     bar.update()
     return rows
 
@@ -186,7 +145,7 @@ def result(args: argparse.Namespace, rows: Sequence[Row]) -> dict[str, Any]:
     """Everything that was measured, and what with; the ceiling is in TFLOP/s."""
     return {
         "rows": [row.json() for row in rows],
-        "ceiling": {dtype: ceiling(args.device, DTYPES[dtype]) for dtype in dict.fromkeys(args.dtype)},
+        "ceiling": {dtype: ceiling(torch.device(args.device), DTYPES[dtype]) for dtype in dict.fromkeys(args.dtype)},
         "machine": machine(args.device),
     }
 

@@ -57,7 +57,6 @@ class Family(Architecture):
     aliases: Mapping[str, str] = field(default_factory=dict)  # other names of published sizes
     needs: tuple[str, ...] = ()  # attributes by which `wrap` knows a network of the authors' own class
     fused_head: Callable[[Head], Head | None] | None = None  # a faster head like this one, if it is the family's
-    calm: Callable[[Any], None] | None = None  # makes random weights bearable where the usual ones are not
 
 
 def find(root: object, path: str, purpose: str) -> Any:

@@ -81,16 +81,3 @@ class DiffusionLoss(nn.Module):
     def __init__(self, channels: int, condition: int, width: int, depth: int) -> None:
         super().__init__()
         self.net = Denoiser(channels, condition, width, depth)
-
-
-@torch.no_grad()
-def calm(net: Denoiser) -> None:
-    """Let a denoiser that was never trained give back most of the noise that it is given.
-
-    The first of its steps multiplies what is left by 20,000, and float16 ends at 65,504.
-    """
-    inputs = net.input_proj.weight  # (w, C)
-    width, channels = inputs.shape
-    inputs.mul_(10)
-    back = inputs.t() / inputs.std() * channels**0.5 / width
-    net.final_layer.linear.weight[:channels] = back

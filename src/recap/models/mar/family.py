@@ -9,7 +9,6 @@ from recap.core.protocols import Head
 from recap.models.family import Family
 from recap.models.mar.adapter import MARAdapter
 from recap.models.mar.config import MARConfig
-from recap.models.mar.denoiser import calm
 from recap.models.mar.net import MAR
 from recap.models.mar.official import NEEDS, SIZES, infer
 from recap.tokenizers import KLVAEConfig
@@ -42,5 +41,4 @@ FAMILY = Family(
     infer=infer,
     needs=NEEDS,
     fused_head=fused_head,
-    calm=lambda net: calm(net.diffloss.net),
 )
