@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.core.counts import cosine_counts, group_lengths, linear_counts, power_counts
-from recap.core.presets import PAPER_ROWS, autonat_t8, interpolated, maskgit, preset
-from recap.core.schedule import Group, Ramp, Schedule, cosine, from_counts, from_ratios, linear, power
+from recap.core.counts import cosine_counts, counts_from, group_lengths, linear_counts, power_counts
+from recap.core.presets import PAPER_ROWS, interpolated, maskgit, preset
+from recap.core.schedule import Group, Ramp, Schedule, cosine, from_counts, linear, power
 
 
 def runs(text: str) -> list[int]:
@@ -62,7 +62,7 @@ def test_every_rule_decodes_every_token_once(tokens: int, data: st.DataObject) -
         assert sum(counts) == tokens
         assert min(counts) >= 1
     ratios = data.draw(st.lists(st.floats(0, 1), min_size=steps - 1, max_size=steps - 1))
-    schedule = from_ratios(tokens, ratios)
+    schedule = from_counts(tokens, counts_from(tokens, [math.floor(tokens * ratio) for ratio in ratios]))
     assert schedule.tokens == tokens
     assert schedule.full == steps
     assert schedule.local == 0
@@ -141,19 +141,6 @@ def test_mar_guidance_grows_with_the_decoded_share(name: str, scale: float) -> N
     assert schedule.steps[-1].guidance == scale
     heads = [[step.head_steps for step in group.steps] for group in schedule]
     assert all(steps[0] == 100 and set(steps[1:]) <= {50} for steps in heads)
-
-
-def test_autonat_strategy() -> None:
-    schedule = autonat_t8()
-    masked = 256
-    for step, ratio in zip(
-        schedule.steps, [0.95316, 0.87954, 0.79402, 0.746, 0.62498, 0.40732, 0.26066], strict=False
-    ):
-        masked -= step.tokens
-        assert masked == math.floor(256 * ratio)
-    assert schedule.steps[-1].choice_temperature == 0
-    assert schedule.steps[4].guidance == pytest.approx(2.61602)
-    assert schedule.guided
 
 
 def test_guidance_can_be_changed_afterwards() -> None:

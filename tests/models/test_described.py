@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import recap
-from recap import Description, linear, wrap
+from recap import Description, wrap
 from recap.core.attention import Projected, attend
+from recap.core.schedule import linear
 from recap.models.described import DescribedAdapter, Rotary
 from tests import tiny
 

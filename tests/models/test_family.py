@@ -6,10 +6,12 @@ import pytest
 import torch
 
 import recap
-from recap import Pipeline, linear
+from recap import Pipeline
 from recap.checkpoints import load_official, load_pretrained, save_pretrained
 from recap.core.costs import run_cost
+from recap.core.schedule import linear
 from recap.models.registry import FAMILIES, SIZES, adapt, build, family_of, randomize, tiny, usual_preset
+from recap.planning.plan import plan
 from tests import tiny as small
 from tests.models.toy import TOY, QuickHead, Toy, ToyAdapter, ToyConfig
 
@@ -61,7 +63,7 @@ def test_a_pipeline_samples_it_and_a_plan_counts_it(net: Toy, tmp_path: Path) ->
     assert first.shape == (2, 16, 3)
     assert torch.equal(first, second)
     cost = run_cost(CONFIG, SCHEDULE)
-    assert recap.plan("toy", CONFIG, SCHEDULE).cost == cost
+    assert plan("toy", CONFIG, SCHEDULE).cost == cost
     assert 0 < cost.local < cost.full
 
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import recap
-from recap import linear, wrap
+from recap import wrap
 from recap.core.canvas import Draw, take
+from recap.core.schedule import linear
 from recap.models.mar.diffusion import DiffusionHead
 from recap.verification.verifier import distance
 from tests import tiny

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recap.core.options import SamplingOptions
-from recap.core.presets import PAPER_PLAIN, PAPER_ROWS, is_diffusion
+from recap.core.presets import DIFFUSION, PAPER_PLAIN, PAPER_ROWS
 
 LISTS = ("usual", "paper", "open")
 PAPER_MODELS = tuple(dict.fromkeys(row.model for row in PAPER_ROWS))
@@ -29,7 +29,7 @@ def listed(name: str, preset: str, tokens: int) -> list[SamplingOptions]:
         rows = [row for row in PAPER_ROWS if row.model.startswith(family)]
         texts += [f"{row.full}+{row.local}:warmup={row.warmup}" for row in rows]
     else:
-        texts = USUAL if name == "usual" else OPEN + (OPEN_HEAD if is_diffusion(preset) else [])
+        texts = USUAL if name == "usual" else OPEN + (OPEN_HEAD if preset in DIFFUSION else [])
     schedules = [SamplingOptions.from_text(text) for text in dict.fromkeys(texts)]
     return [each for each in schedules if (each.full or 0) + (each.local or 0) <= tokens]
 

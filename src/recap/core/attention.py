@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -37,9 +38,18 @@ class BlockLayer(Protocol):
 class Ops:
     """The steps between the matrix products of a block, as torch has them; an engine brings faster ones."""
 
+    seen: Tensor | None = None  # (B, 1, 1, L) False at rows that only fill up a batch
+
+    def seeing(self, rows: Tensor) -> Self:
+        """The same steps, where keys that are False in `rows` (B, L) are passed over."""
+        other = copy.copy(self)
+        other.seen = rows[:, None, None]
+        return other
+
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Heads (B, H, M, Dh) against (B, H, L, Dh)."""
-        return F.scaled_dot_product_attention(q, k, v)
+        mask = None if self.seen is None else self.seen[..., : k.shape[2]]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     def project(self, layer: Callable[[Tensor], Projected], x: Tensor) -> Projected:
         """Queries, keys and values of a block's input (B, M, D)."""
@@ -64,26 +74,6 @@ class Ops:
 
 
 TORCH = Ops()
-
-
-class PaddedOps(Ops):
-    """The steps of other `ops`, where some keys only fill up a batch and are not to be seen."""
-
-    def __init__(self, ops: Ops, seen: Tensor) -> None:
-        """`seen` (B, L) is False at the rows to be passed over."""
-        self.ops, self.seen = ops, seen[:, None, None]
-
-    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.seen[..., : k.shape[2]])
-
-    def store(self, layer: LayerCache, k: Tensor, v: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        return self.ops.store(layer, k, v, rows)
-
-    def mlp(self, mlp: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        return self.ops.mlp(mlp, x)
-
-    def add_norm(self, x: Tensor, y: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
-        return self.ops.add_norm(x, y, norm)
 
 
 def attend(
@@ -113,13 +103,6 @@ def attend(
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2)  # (B, H, M, Dh)
-
-
-def evaluate_block(
-    block: BlockLayer, x: Tensor, layer: LayerCache | None = None, rows: Rows | None = None, ops: Ops = TORCH
-) -> Tensor:
-    """A pre-norm block over `x`, with or without a cache."""
-    return advance(block, x, block.norm1(x), layer, rows, ops=ops)[0]
 
 
 def advance(

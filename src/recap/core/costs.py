@@ -5,7 +5,7 @@ A multiply-add counts as two operations; norms, activations and softmax are not 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from recap.core.cache import CacheLayout
@@ -98,17 +98,7 @@ def run_cost(model: CostModel, schedule: Schedule) -> Cost:
 
 def plain_cost(model: CostModel, schedule: Schedule) -> Cost:
     """What the plain run with as many sub-steps costs: every local evaluation made full."""
-    full = head = 0
-    decoded = schedule.known
-    for group in schedule:
-        first = group.steps[0]
-        for step in group.steps:
-            branches = 2 if step.guidance != 1.0 else 1
-            full += branches * model.full_flops(decoded)
-            plain = replace(first, tokens=step.tokens)
-            head += branches * _first_draw(model, schedule, decoded, plain)
-            decoded += step.tokens
-    return Cost(full, 0, head)
+    return run_cost(model, schedule.plain())
 
 
 def _first_draw(model: CostModel, schedule: Schedule, decoded: int, step: Step) -> int:

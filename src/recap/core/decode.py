@@ -13,6 +13,7 @@ from recap.core.protocols import MaskedModel, Selector
 from recap.core.schedule import Schedule
 
 
+@torch.inference_mode()
 def grouped_decode(
     model: MaskedModel,
     labels: Tensor | None,
@@ -29,19 +30,6 @@ def grouped_decode(
     """
     schedule = schedule.knowing(0 if known is None else known.count)
     check_fit(model, schedule)
-    return decode_groups(model, labels, schedule, selector, noise, known)
-
-
-@torch.inference_mode()
-def decode_groups(
-    model: MaskedModel,
-    labels: Tensor | None,
-    schedule: Schedule,
-    selector: Selector,
-    noise: Noise,
-    known: Known | None = None,
-) -> Iterator[Canvas]:
-    """The loop of `grouped_decode`, for a schedule that was checked before."""
     branches = 2 if schedule.guided else 1
     canvas = begin(model, labels, selector.order(model.num_tokens, noise), branches, known)
     cache = model.new_cache(canvas, schedule) if schedule.local else None
@@ -84,15 +72,12 @@ def begin(model: MaskedModel, labels: Tensor | None, order: Tensor, branches: in
 
 def check_fit(model: MaskedModel, schedule: Schedule) -> None:
     """Refuse a schedule that the model cannot follow, before any work is done."""
-    if schedule.known and schedule.known + schedule.tokens != model.num_tokens:
+    expected = model.num_tokens - schedule.known
+    if schedule.tokens != expected:
+        known = f"{schedule.known} of the model's {model.num_tokens} are known"
         raise ValueError(
-            f"the schedule decodes {schedule.tokens} tokens but {schedule.known} of the model's {model.num_tokens} "
-            f"are known; build it with tokens={model.num_tokens - schedule.known}"
-        )
-    if schedule.known + schedule.tokens != model.num_tokens:
-        raise ValueError(
-            f"the schedule decodes {schedule.tokens} tokens but the model has {model.num_tokens}; "
-            f"build it with tokens={model.num_tokens}"
+            f"the schedule decodes {schedule.tokens} tokens but "
+            f"{known if schedule.known else f'the model has {expected}'}; build it with tokens={expected}"
         )
     if schedule.guided and not model.guidable:
         raise ValueError(

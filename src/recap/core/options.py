@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from recap.core.counts import group_lengths
-from recap.core.presets import PRESETS, is_diffusion, usual_guidance
-from recap.core.schedule import SOLVERS, Ramp, Schedule
+from recap.core.presets import DIFFUSION, PRESETS, usual_guidance
+from recap.core.schedule import CHECKS, Check, Ramp, Schedule, check_value, is_number, one_of, whole
 from recap.core.selection import ORDERS
 
 USUAL = (48, 16)  # full and local evaluations of models that say nothing of their own
@@ -40,36 +39,14 @@ class SamplingOptions:
     order: str | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (("preset", PRESETS), ("solver", SOLVERS), ("order", ORDERS)):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, str) and value in known):
-                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(known)}")
-        self._check_numbers()
-        if self.preset is not None and is_diffusion(self.preset) and self.choice_temperature is not None:
+        for name, value in self._said().items():
+            check_value(name, value, OPTIONS[name][1])
+        if self.preset in DIFFUSION and self.choice_temperature is not None:
             raise ValueError(f"preset {self.preset!r} decodes in random order; leave choice_temperature out")
-        if self.preset is not None and not is_diffusion(self.preset) and (self.head_steps or self.solver):
+        if self.preset not in (None, *DIFFUSION) and (self.head_steps or self.solver):
             raise ValueError(f"preset {self.preset!r} has no diffusion head; leave head_steps and solver out")
         if self.full is not None:
             group_lengths(self.full, self.local or 0, self.warmup, self.chain or 1)
-
-    def _check_numbers(self) -> None:
-        scales = self.guidance if isinstance(self.guidance, Ramp) else (self.guidance,)
-        if self.guidance is not None and not all(map(_is_number, scales)):
-            raise ValueError(f"guidance is {self.guidance!r}; it must be a finite number or a pair [start, end]")
-        if self.temperature is not None and not (_is_number(self.temperature) and self.temperature > 0):
-            raise ValueError(f"temperature is {self.temperature!r}; it must be a positive number")
-        choice = self.choice_temperature
-        if choice is not None and not (_is_number(choice) and choice >= 0):
-            raise ValueError(f"choice_temperature is {choice!r}; it must be 0 (greedy) or more")
-        for name in GROUPING:
-            value, least = getattr(self, name), int(name in ("full", "chain"))
-            if value is not None and (type(value) is not int or value < least):
-                raise ValueError(f"{name} is {value!r}; it must be an integer of at least {least}")
-        steps = self.head_steps
-        if steps is not None and not (
-            isinstance(steps, tuple) and len(steps) == 2 and all(type(n) is int and n >= 2 for n in steps)
-        ):
-            raise ValueError(f"head_steps is {steps!r}; it must be two integers of at least 2, for full and local")
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -78,19 +55,20 @@ class SamplingOptions:
         if match is None or not text.strip():
             raise ValueError(
                 f"schedule {text!r} cannot be read; write T or T+T' evaluations and maybe :key=value,... with the "
-                f"keys {', '.join(_READ)}, for example 48+16:warmup=32"
+                f"keys {', '.join(OPTIONS)}, for example 48+16:warmup=32"
             )
         values: dict[str, Any] = {}
         if match[1] is not None:
             values = {"full": int(match[1]), "local": int(match[2] or 0)}
         for part in filter(None, (piece.strip() for piece in (match[3] or "").split(","))):
             key, equals, value = (piece.strip() for piece in part.partition("="))
-            if key not in _READ or not equals or key in values:
-                raise ValueError(f"schedule {text!r} has {part!r}; write each once: {'; '.join(_SAY.values())}")
+            if key not in OPTIONS or not equals or key in values:
+                raise ValueError(f"schedule {text!r} has {part!r}; write each of these once: {', '.join(OPTIONS)}")
+            read, (_, expected) = OPTIONS[key]
             try:
-                values[key] = _READ[key](value)
+                values[key] = read(value)
             except ValueError as error:
-                raise ValueError(f"schedule {text!r} has {part!r}; expected {_SAY[key]}") from error
+                raise ValueError(f"schedule {text!r} has {part!r}; {key} must be {expected}") from error
         try:
             return cls(**values)
         except ValueError as error:
@@ -99,16 +77,13 @@ class SamplingOptions:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """The options that a parsed JSON object holds; pairs are lists of two numbers."""
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(set(data) - set(known))
+        unknown = sorted(set(data) - set(OPTIONS))
         if unknown:
-            raise ValueError(f"sampling options have {', '.join(map(repr, unknown))}; known are {', '.join(known)}")
+            raise ValueError(f"sampling options have {', '.join(map(repr, unknown))}; known are {', '.join(OPTIONS)}")
         values = dict(data)
-        for name, kind in (("guidance", Ramp._make), ("head_steps", tuple)):
-            if isinstance(values.get(name), list):
-                if len(values[name]) != 2:
-                    raise ValueError(f"{name} is {values[name]!r}; a list of it has two numbers")
-                values[name] = kind(values[name])
+        for name, kind in (("guidance", Ramp), ("head_steps", lambda *pair: pair)):
+            if isinstance(values.get(name), list) and len(values[name]) == 2:
+                values[name] = kind(*values[name])
         return cls(**values)
 
     @classmethod
@@ -116,8 +91,7 @@ class SamplingOptions:
         """The options among parsed arguments: what `schedule` says, and what single arguments add to it."""
         given = getattr(args, "schedule", None)
         text = cls() if given is None else cls.from_text(given)
-        names = [field.name for field in fields(cls)]
-        alone = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
+        alone = {name: getattr(args, name) for name in OPTIONS if getattr(args, name, None) is not None}
         for name in alone:
             said = getattr(text, name)
             if said is not None:
@@ -131,21 +105,19 @@ class SamplingOptions:
         Another preset brings its own values and leaves only the numbers of evaluations. Where `full` is given,
         nothing of the grouping here is left.
         """
-        changes = {name: value for name, value in _said(given).items() if value is not None}
         base = self
         if given.preset is not None and given.preset != self.preset:
             base = type(self)(**{name: getattr(self, name) for name in GROUPING})
         if given.full is not None:
             base = replace(base, **dict.fromkeys(GROUPING))
-        return replace(base, **changes)
+        return replace(base, **given._said())
 
     def shrunk(self, tokens: int, known: int) -> Self:
         """The same options for `tokens` of an image that knows the others: half the tokens take half the evaluations.
 
         This is the one rule for a model's own numbers of evaluations; numbers that somebody gave are kept.
         """
-        whole = known + tokens
-        full, local = USUAL if self.full is None else (self.full, self.local or 0)
+        whole, (full, local) = known + tokens, self._evaluations()
         full = min(-(-full * tokens // whole), tokens)
         local = min(round(local * tokens / whole), full * (self.chain or 1), tokens - full)
         warmup = None if self.warmup is None else min(self.warmup * tokens // whole, full)
@@ -153,40 +125,31 @@ class SamplingOptions:
 
     def plain(self) -> Self:
         """The same options without reuse, with as many sub-steps."""
-        full, local = USUAL if self.full is None else (self.full, self.local or 0)
+        full, local = self._evaluations()
         return replace(self, full=full + local, local=0, warmup=None, chain=None)
 
     def schedule(self, tokens: int = 256, known: int = 0) -> Schedule:
         """The schedule that decodes `tokens` of an image, of which `known` others are there before."""
         if self.preset is None:
             raise ValueError(f"{self} name no preset; put them over a model's own options, or say preset=...")
-        full, local = USUAL if self.full is None else (self.full, self.local or 0)
-        if self.full is None and self.local is not None:
-            local = self.local
-        changes = {
-            "guidance": None if self.guidance is None else usual_guidance(self.preset, self.guidance),
-            "temperature": self.temperature,
-            "choice_temperature": self.choice_temperature,
-            "head_steps": self.head_steps,
-            "solver": self.solver,
-        }
-        return PRESETS[self.preset](
-            tokens,
-            **{name: value for name, value in changes.items() if value is not None},
-            full=full,
-            local=local,
-            warmup=self.warmup,
-            chain=self.chain or 1,
-            known=known,
-        )
+        full, local = self._evaluations()
+        values = {name: value for name, value in self._said().items() if name not in ("preset", "order")}
+        if self.guidance is not None:
+            values["guidance"] = usual_guidance(self.preset, self.guidance)
+        return PRESETS[self.preset](tokens, **{**values, "full": full, "local": local, "known": known})
+
+    def _evaluations(self) -> tuple[int, int]:
+        """Full and local ones; a number of full ones alone means none that are local."""
+        full, local = USUAL if self.full is None else (self.full, 0)
+        return full, local if self.local is None else self.local
 
     @property
     def text(self) -> str:
         """The text that `from_text` reads back."""
         head = "" if self.full is None else f"{self.full}" + (f"+{self.local}" if self.local else "")
         shown = []
-        for name, value in _said(self).items():
-            if value is not None and name != "full" and not (name == "local" and self.full is not None):
+        for name, value in self._said().items():
+            if name != "full" and not (name == "local" and self.full is not None):
                 pair = isinstance(value, tuple)
                 shown.append(f"{name}={'/'.join(map(_short, value)) if pair else _short(value)}")
         return f"{head}:{','.join(shown)}" if shown else head or ":"
@@ -196,19 +159,10 @@ class SamplingOptions:
 
     def json(self) -> dict[str, Any]:
         """What `from_json` reads: everything that is said."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in _said(self).items()
-            if value is not None
-        }
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in self._said().items()}
 
-
-def _said(options: SamplingOptions) -> dict[str, Any]:
-    return {field.name: getattr(options, field.name) for field in fields(options)}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    def _said(self) -> dict[str, Any]:
+        return {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
 
 
 def _short(value: object) -> str:
@@ -233,27 +187,28 @@ def head_steps(text: str) -> tuple[int, int]:
     return int(first), int(second or first)
 
 
-_READ: dict[str, Callable[[str], Any]] = {
-    "preset": str,
-    "local": int,
-    "warmup": int,
-    "chain": int,
-    "guidance": guidance_scale,
-    "temperature": float,
-    "choice_temperature": float,
-    "head_steps": head_steps,
-    "solver": str,
-    "order": str,
-}
-_SAY = {
-    "preset": f"preset={'|'.join(PRESETS)}",
-    "local": "local=EVALUATIONS where full ones are the model's own",
-    "warmup": "warmup=GROUPS at the start without local evaluations",
-    "chain": "chain=LOCAL evaluations that a group may have",
-    "guidance": "guidance=S or guidance=START/END",
-    "temperature": "temperature=T of the draws",
-    "choice_temperature": "choice_temperature=T of the choice of positions",
-    "head_steps": "head_steps=FULL/LOCAL diffusion steps",
-    "solver": f"solver={'|'.join(SOLVERS)}",
-    "order": f"order={'|'.join(ORDERS)}",
+def pair_of(check: Check) -> Check:
+    fits, expected = check
+    return (
+        lambda value: isinstance(value, tuple) and len(value) == 2 and all(map(fits, value)),
+        f"a pair, after full and after local evaluations, each {expected}",
+    )
+
+
+def scale_or_ramp(value: object) -> bool:
+    return all(map(is_number, value)) if isinstance(value, Ramp) else is_number(value)
+
+
+OPTIONS: dict[str, tuple[Callable[[str], Any], Check]] = {  # how each is read from text, and what it must be
+    "preset": (str, one_of(PRESETS)),
+    "full": (int, whole(1)),
+    "local": (int, whole(0)),
+    "warmup": (int, whole(0)),
+    "chain": (int, whole(1)),
+    "guidance": (guidance_scale, (scale_or_ramp, "a finite number, or START/END ([START, END] in JSON)")),
+    "temperature": (float, CHECKS["temperature"]),
+    "choice_temperature": (float, CHECKS["choice_temperature"]),
+    "head_steps": (head_steps, pair_of(CHECKS["head_steps"])),
+    "solver": (str, CHECKS["solver"]),
+    "order": (str, one_of(ORDERS)),
 }

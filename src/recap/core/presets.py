@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from itertools import pairwise
-from typing import Required, TypedDict, Unpack
+from typing import Unpack
 
-from recap.core.schedule import Ramp, Schedule, cosine, from_ratios, power
+from recap.core.schedule import Draws, Ramp, Schedule, cosine, power
 
 # tau_low of MaskGIT-r by total steps (appendix A), and MAGE's first choice temperature (appendix E.3)
 MASKGIT_R_TAU_LOW = {16: 0.65, 20: 0.68, 24: 0.72, 32: 0.75}
@@ -17,110 +17,45 @@ MAGE_CHOICE = {20: 6.0, 30: 6.5, 40: 7.0, 50: 8.0, 60: 8.5, 70: 9.0, 80: 9.5, 10
 MAR_GUIDANCE = {"mar-base": 2.9, "mar-large": 3.0, "mar-huge": 3.2}
 
 
-class Grouping(TypedDict, total=False):
-    """The part of `Draws` that every preset leaves open."""
-
-    full: Required[int]
-    local: int
-    warmup: int | None
-    chain: int
-    known: int
-
-
-def maskgit(
-    tokens: int = 256,
-    guidance: float | Ramp = 1.0,
-    temperature: float = 1.0,
-    choice_temperature: float = 4.5,
-    **grouping: Unpack[Grouping],
-) -> Schedule:
+def maskgit(tokens: int = 256, **given: Unpack[Draws]) -> Schedule:
     """MaskGIT as published: cosine counts, token temperature 1, choice temperature 4.5 decaying to 0."""
-    return cosine(
-        tokens,
-        temperature=temperature,
-        choice_temperature=choice_temperature,
-        guidance=guidance,
-        **grouping,
-    )
+    draws: Draws = {"choice_temperature": 4.5, **given}
+    return cosine(tokens, **draws)
 
 
-def maskgit_r(
-    tokens: int = 256,
-    guidance: float | Ramp = 1.0,
-    temperature: float | None = None,
-    choice_temperature: float = 5.5,
-    **grouping: Unpack[Grouping],
-) -> Schedule:
+def maskgit_r(tokens: int = 256, **given: Unpack[Draws]) -> Schedule:
     """MaskGIT-r: polynomial counts, cooling token temperature, choice temperature 5.5 decaying to 0.
 
     The paper gives the final temperature for 16, 20, 24 and 32 steps; other step counts interpolate.
     Positions are ranked by a draw at temperature 1, and the committed values are drawn again at tau_1.
     A `temperature` takes the place of the cooling one in every sub-step.
     """
-    steps = grouping["full"] + grouping.get("local", 0)
+    steps = given["full"] + given.get("local", 0)
     low = interpolated(MASKGIT_R_TAU_LOW, steps)
-    tau = [low + (1 - (s / max(1, steps - 1)) ** 0.5) * (1 - low) for s in range(steps)]
-    return power(
-        tokens,
-        temperature=tau if temperature is None else temperature,
-        rank_temperature=1.0,
-        choice_temperature=choice_temperature,
-        guidance=guidance,
-        **grouping,
-    )
+    cooling = [low + (1 - (s / max(1, steps - 1)) ** 0.5) * (1 - low) for s in range(steps)]
+    draws: Draws = {"temperature": cooling, "rank_temperature": 1.0, "choice_temperature": 5.5, **given}
+    return power(tokens, **draws)
 
 
-def mage(
-    tokens: int = 256,
-    guidance: float | Ramp = 1.0,
-    temperature: float = 1.0,
-    choice_temperature: float | None = None,
-    **grouping: Unpack[Grouping],
-) -> Schedule:
+def mage(tokens: int = 256, **given: Unpack[Draws]) -> Schedule:
     """MAGE: cosine counts, token temperature 1, a choice temperature that grows with the number of steps.
 
     Local evaluations start in the first group (u = 0) unless `warmup` says otherwise.
     """
-    if grouping.get("warmup") is None:
-        grouping["warmup"] = 0
-    if choice_temperature is None:
-        choice_temperature = interpolated(MAGE_CHOICE, grouping["full"] + grouping.get("local", 0))
-    return cosine(
-        tokens,
-        temperature=temperature,
-        choice_temperature=choice_temperature,
-        guidance=guidance,
-        **grouping,
-    )
+    choice = interpolated(MAGE_CHOICE, given["full"] + given.get("local", 0))
+    draws: Draws = {"choice_temperature": choice, **given}
+    if draws.get("warmup") is None:
+        draws["warmup"] = 0
+    return cosine(tokens, **draws)
 
 
-def mar(
-    tokens: int = 256,
-    guidance: float | Ramp = Ramp(1.0, 3.0),
-    temperature: float = 1.0,
-    head_steps: tuple[int, int] = (100, 50),
-    solver: str = "ancestral",
-    **grouping: Unpack[Grouping],
-) -> Schedule:
-    """MAR: cosine counts in random order, guidance that grows with the decoded share.
+def mar(tokens: int = 256, **given: Unpack[Draws]) -> Schedule:
+    """MAR: cosine counts in random order, guidance that grows with the decoded share from 1 to 3.
 
     The diffusion head takes 100 steps after full evaluations and 50 after local ones.
     """
-    return cosine(
-        tokens, temperature=temperature, guidance=guidance, head_steps=head_steps, solver=solver, **grouping
-    )
-
-
-def autonat_t8(tokens: int = 256) -> Schedule:
-    """The 8-step strategy that comes with AutoNAT-L, found by search."""
-    scales = [1e-4, 1e-4, 1e-4, 0.91513, 1.61602, 1.19455, 1.38322, 1.22679]
-    return from_ratios(
-        tokens,
-        [0.95316, 0.87954, 0.79402, 0.74600, 0.62498, 0.40732, 0.26066],
-        choice_temperature=[2.40491, 2.47762, 1.19170, 0.76854, 1.06735, 0.93537, 0.78438, 0.0],
-        temperature=[2.89990, 1.86726, 1.14437, 1.37963, 1.46999, 1.37607, 1.70822, 0.71331],
-        guidance=[1.0 + s for s in scales],  # AutoNAT writes l_c + s (l_c - l_u): no guidance is s = 0
-    )
+    draws: Draws = {"guidance": Ramp(1.0, 3.0), **given}
+    return cosine(tokens, **draws)
 
 
 def interpolated(table: Mapping[int, float], steps: int) -> float:
@@ -146,22 +81,17 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def preset(name: str, tokens: int = 256, **grouping: Unpack[Grouping]) -> Schedule:
+def preset(name: str, tokens: int = 256, **given: Unpack[Draws]) -> Schedule:
     """A published setting by name, for example `preset("mar-large", full=72, local=24)`."""
     if name not in PRESETS:
         near = get_close_matches(name, PRESETS, n=1, cutoff=0.0)[0]
         raise ValueError(f"no preset is called {name!r}; did you mean {near!r}? Known: {', '.join(PRESETS)}")
-    return PRESETS[name](tokens, **grouping)
-
-
-def is_diffusion(preset: str) -> bool:
-    """Whether a preset is for models whose head is a diffusion of latents."""
-    return preset in DIFFUSION
+    return PRESETS[name](tokens, **given)
 
 
 def usual_guidance(preset: str, guidance: float | Ramp) -> float | Ramp:
     """What one number means: a ramp from 1 for MAR, constant otherwise; a `Ramp` stays as it is."""
-    if is_diffusion(preset) and not isinstance(guidance, Ramp):
+    if preset in DIFFUSION and not isinstance(guidance, Ramp):
         return Ramp(1.0, float(guidance))
     return guidance
 

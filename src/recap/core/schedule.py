@@ -7,14 +7,43 @@ a strategy found by search (AutoNAT) is only another list.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
-from recap.core.counts import cosine_counts, counts_from, group_lengths, linear_counts, power_counts
+from recap.core.counts import cosine_counts, group_lengths, linear_counts, power_counts
 
 SOLVERS = ("ancestral", "ddim")  # of diffusion heads
+
+
+Check = tuple[Callable[[Any], bool], str]  # whether a value may be, and what may be
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def whole(least: int) -> Check:
+    return lambda value: type(value) is int and value >= least, f"an integer of at least {least}"
+
+
+def one_of(words: Collection[str]) -> Check:
+    return lambda value: isinstance(value, str) and value in words, f"one of {', '.join(words)}"
+
+
+CHECKS: dict[str, Check] = {
+    "temperature": (lambda value: is_number(value) and value > 0, "a positive number (1.0 leaves logits alone)"),
+    "choice_temperature": (lambda value: is_number(value) and value >= 0, "0 (greedy) or more"),
+    "guidance": (is_number, "a finite number (1.0 means no guidance)"),
+    "head_steps": whole(2),
+    "solver": one_of(SOLVERS),
+}
+
+
+def check_value(name: str, value: object, check: Check) -> None:
+    fits, expected = check
+    if not fits(value):
+        raise ValueError(f"{name} is {value!r}; it must be {expected}")
 
 
 class Ramp(NamedTuple):
@@ -45,18 +74,10 @@ class Step:
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise ValueError(f"a sub-step commits {self.tokens} tokens; every sub-step needs at least one")
-        for name in ("temperature", "rank_temperature"):
-            value = getattr(self, name)
-            if value is not None and not (0 < value < math.inf):
-                raise ValueError(f"{name} is {value}; it must be a positive number (1.0 leaves logits alone)")
-        if not (0 <= self.choice_temperature < math.inf):
-            raise ValueError(f"choice_temperature is {self.choice_temperature}; it must be 0 (greedy) or more")
-        if not math.isfinite(self.guidance):
-            raise ValueError(f"guidance is {self.guidance}; it must be finite (1.0 means no guidance)")
-        if self.head_steps < 2:
-            raise ValueError(f"head_steps is {self.head_steps}; the diffusion head needs at least 2")
-        if self.solver not in SOLVERS:
-            raise ValueError(f"solver is {self.solver!r}; it must be one of {', '.join(SOLVERS)}")
+        for name, check in CHECKS.items():
+            check_value(name, getattr(self, name), check)
+        if self.rank_temperature is not None:
+            check_value("rank_temperature", self.rank_temperature, CHECKS["temperature"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +187,19 @@ class Schedule:
     def with_guidance(self, guidance: float | Ramp | Sequence[float]) -> Schedule:
         """The same schedule under another guidance scale (1.0 for none)."""
         values = iter(_guidance(guidance, self.sizes, self.known))
-        return self._each(lambda _, step: replace(step, guidance=next(values)))
+        groups = (tuple(replace(step, guidance=next(values)) for step in group.steps) for group in self.groups)
+        return replace(self, groups=tuple(map(Group, groups)))
+
+    def plain(self) -> Schedule:
+        """The same sub-steps without reuse: every local evaluation made full."""
+        return replace(
+            self,
+            groups=tuple(
+                Group((replace(group.steps[0], tokens=step.tokens, guidance=step.guidance),))
+                for group in self.groups
+                for step in group.steps
+            ),
+        )
 
     def knowing(self, known: int) -> Schedule:
         """The same schedule for a run that begins with `known` tokens."""
@@ -176,11 +209,6 @@ class Schedule:
                 f"build it with known={known}"
             )
         return self if known == self.known else replace(self, known=known)
-
-    def _each(self, change: Callable[[int, Step], Step]) -> Schedule:
-        numbers = count()
-        groups = (Group(tuple(change(next(numbers), step) for step in group.steps)) for group in self.groups)
-        return Schedule(tuple(groups), self.known)
 
 
 class Draws(TypedDict, total=False):
@@ -234,11 +262,6 @@ def from_counts(tokens: int, counts: Sequence[int], **options: Any) -> Schedule:
         return counts
 
     return _build(tokens, rule, **{"full": len(counts), **options})
-
-
-def from_ratios(tokens: int, ratios: Sequence[float], **options: Any) -> Schedule:
-    """A schedule from the mask ratio after every sub-step but the last (AutoNAT's `manual_ratios`)."""
-    return from_counts(tokens, counts_from(tokens, [math.floor(tokens * ratio) for ratio in ratios]), **options)
 
 
 def _build(

@@ -31,7 +31,8 @@ class FusedOps(Ops):
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # torch takes 128 rows and keys at a time: ours is quicker where half of the last of these would be empty
-        if q.dtype in HALF and (q.shape[2] <= kernels.FEW or (k.shape[2] - 1) % 128 < 64):
+        few = q.shape[2] <= kernels.FEW or (k.shape[2] - 1) % 128 < 64
+        if self.seen is None and q.dtype in HALF and few:
             return kernels.attend(q, k, v)
         return super().attention(q, k, v)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from recap.core.attention import Ops, PaddedOps, Projected, evaluate_post_norm_stack, evaluate_stack
+from recap.core.attention import Ops, Projected, evaluate_post_norm_stack, evaluate_stack
 from recap.core.cache import ContextCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
@@ -153,7 +153,7 @@ class DescribedAdapter(Adapter):
     def _seeing(self, canvas: Canvas) -> Ops:
         """Attention that passes over padding, which is known from the start, so that its rows never move."""
         pad = self.description.pad_id
-        return self.ops if pad is None else PaddedOps(self.ops, canvas.tokens != pad)
+        return self.ops if pad is None else self.ops.seeing(canvas.tokens != pad)
 
     def _view(self, block: Any, index: int) -> BlockView:
         d, place = self.description, f"{self.description.blocks}.{index}"

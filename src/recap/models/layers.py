@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recap.core.attention import attend, evaluate_block
+from recap.core.attention import advance, attend
 
 
 class Attention(nn.Module):
@@ -49,7 +49,7 @@ class Block(nn.Module):
         self.mlp = MLP(width, 4 * width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return evaluate_block(self, x)
+        return advance(self, x, self.norm1(x))[0]
 
 
 class TokenEmbedding(nn.Module):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from recap.core.canvas import Canvas, Known
-from recap.core.decode import decode_groups
+from recap.core.decode import grouped_decode
 from recap.core.selection import ORDERS
 from recap.runs.backoff import OutOfMemoryBackoff
 from recap.runs.works import Done, Failed, Start, Work
@@ -109,7 +109,7 @@ def begin(pipe: Pipeline, works: Sequence[Work], size: int) -> Iterator[Canvas]:
     labels = [work.label for work in rows if work.label is not None]
     starts = [work.start for work in rows if work.start is not None]
     selector = pipe.selector if works[0].order is None else ORDERS[works[0].order]()
-    return decode_groups(
+    return grouped_decode(
         pipe.model,
         torch.tensor(labels, device=pipe.device) if labels else None,
         works[0].schedule,
