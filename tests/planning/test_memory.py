@@ -18,7 +18,7 @@ from recap.models.registry import SIZES, TOKENIZER_SIZES, family_of
 from recap.pipelines.pipeline import Pipeline
 from recap.planning import memory
 from recap.planning.memory import Memory, choose_batch, largest_batch, predict, size_of
-from recap.planning.plan import plan, with_memory
+from recap.planning.plan import plan
 from recap.runs import draw
 from recap.runs.backoff import OutOfMemoryBackoff
 from tests.pipelines.test_pipeline import pipeline
@@ -34,12 +34,13 @@ import ctypes, json, re, sys
 from dataclasses import replace
 from pathlib import Path
 import torch
-from recap import Pipeline, cosine
+from recap import Pipeline, cosine, grouped_decode
+from recap.core.noise import Noise, image_generators
 from recap.models.mage import MAGEConfig
 from recap.models.mar import MARConfig
 from recap.models.maskgit import MaskGITConfig
 from recap.tokenizers import KLVAEConfig, VQGANConfig
-from recap.bench.measure import fill, request
+from recap.bench.measure import fill
 from recap.planning.memory import predict
 from recap.models.registry import build
 torch.set_num_threads(1)
@@ -52,10 +53,14 @@ config = {
 }[kind]
 tokenizer = {"mar": replace(KLVAEConfig(), channels=32), "mage": None, "maskgit": small}[kind]
 pipe = Pipeline(fill(build(config)), tokenizer and fill(build(tokenizer)))
-pipe.progress, guidance = False, 1.0 if kind == "mage" else 2.0
+guidance = 1.0 if kind == "mage" else 2.0
 schedule = cosine(256, full=3, local=local, warmup=0 if local else None, guidance=guidance, head_steps=(4, 4))
 def draw(images):
-    pipe(**request(pipe, images), schedule=schedule, seed=0, output_type=output)
+    labels = torch.arange(images) if pipe.model.classes else None
+    noise = Noise(image_generators(0, range(images)), "cpu")
+    *_, canvas = grouped_decode(pipe.model, labels, schedule, pipe.selector, noise)
+    if output == "pt":
+        pipe.decode(canvas.raster(), output)
 draw(1)
 ctypes.CDLL(None).malloc_trim(0)
 Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
@@ -95,10 +100,8 @@ def test_prediction_against_recorded_peaks(row: dict[str, Any]) -> None:
     options = SamplingOptions(preset).override(SamplingOptions.from_text(row["schedule"]))
     schedule = options.schedule(config.num_tokens)
     dtype = getattr(torch, row["dtype"])
-    planned = plan(row["model"], config, schedule, dtype=dtype)
     tokenizer = family_of(config).tokenizer_config(config)
-    whole = with_memory(planned, config, tokenizer, batch=row["batch"], dtype=dtype, cuda=True).memory
-    assert whole is not None
+    whole = plan(row["model"], config, schedule, tokenizer, batch=row["batch"], dtype=dtype, cuda=True).memory
     sampled = replace(whole, tokenizer=0)  # these runs ended with tokens
     assert LEAST <= sampled.total / row["peak_bytes"] <= MOST
 
@@ -124,25 +127,15 @@ def test_the_largest_batch_fits_and_one_more_does_not(limit: int) -> None:
 
 
 def test_sizes_in_words() -> None:
-    assert [size_of(text) for text in ("80GB", "1.5GiB", "512M", "7", "2 kb", "1TiB")] == [
-        80 * 10**9,
-        3 * 2**29,
-        512 * 10**6,
-        7,
-        2000,
-        2**40,
-    ]
+    sizes = {"80GB": 80 * 10**9, "1.5GiB": 3 * 2**29, "512M": 512 * 10**6, "7": 7, "2 kb": 2000, "1TiB": 2**40}
+    assert {text: size_of(text) for text in sizes} == sizes
     for text in ("", "GB", "-1GB", "0", "1e9", "nan", "1 PB", "9" * 40):
         with pytest.raises(ValueError, match="is no size"):
             size_of(text)
 
 
-@pytest.fixture
-def pipe(tmp_path: Path) -> Pipeline:
-    return pipeline("maskgit")
-
-
-def test_auto_takes_what_is_free(pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = pipeline("maskgit")
     schedule = pipe.schedule("4+2")
     monkeypatch.setattr(memory, "free_bytes", lambda device: 10**12)
     assert choose_batch(pipe, schedule, "auto", 7) == 7
@@ -218,19 +211,7 @@ def test_images_are_the_same_however_much_memory_there_was(
 
 
 def test_plan_says_what_memory_it_takes(capsys: Capture) -> None:
-    argv = [
-        "plan",
-        "--model",
-        "mar-large",
-        "--full",
-        "72",
-        "--local",
-        "24",
-        "--dtype",
-        "bfloat16",
-        "--device",
-        "cuda",
-    ]
+    argv = ["plan", "--model=mar-large", "--full=72", "--local=24", "--dtype=bfloat16", "--device=cuda"]
     assert main([*argv, "--batch", "128", "--memory", "80GB", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     taken = row["memory"]

@@ -11,10 +11,10 @@ from typing import Any
 
 from recap.cli.options import DTYPES, add_sampling, byte_size
 from recap.core.options import SamplingOptions
-from recap.models.registry import SIZES, family_of, size_name
+from recap.models.registry import size_name
 from recap.pipelines import Pipeline
 from recap.pipelines.loading import find_model
-from recap.planning.plan import Plan, memory_table, paper_plans, plan, table, with_memory
+from recap.planning.plan import Plan, memory_table, paper_plans, plan, table
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,18 +54,16 @@ def run(args: argparse.Namespace) -> int:
 
 def plans_of(args: argparse.Namespace) -> list[Plan]:
     dtype, options = DTYPES[args.dtype], SamplingOptions.from_args(args)
-    more = {"batch": args.batch, "dtype": dtype, "cuda": args.device == "cuda", "limit": args.memory}
+    more: dict[str, Any] = {"batch": args.batch, "dtype": dtype, "cuda": args.device == "cuda", "limit": args.memory}
     if args.model is None:
         if options != SamplingOptions():
             raise ValueError("a schedule was given without a model; add --model MODEL")
-        rows = [(p, SIZES[p.model]) for p in paper_plans(dtype)]
-        return [with_memory(p, config, family_of(config).tokenizer_config(config), **more) for p, config in rows]
+        return paper_plans(**more)
     folder = find_model(args.model)
     name = size_name(args.model) if folder is None else args.model
     pipe = Pipeline.blank(name if folder is None else folder)
     own = pipe.options_for(options)
     if own.full is None:
         raise ValueError("say how many evaluations: --schedule T+T', or --full T with --local T'")
-    planned = plan(name, pipe.model.config, pipe.schedule(own), preset=own.preset or "", dtype=dtype)
     tokenizer: Any = None if pipe.tokenizer is None else pipe.tokenizer.config
-    return [with_memory(planned, pipe.model.config, tokenizer, **more)]
+    return [plan(name, pipe.model.config, pipe.schedule(own), tokenizer, preset=own.preset or "", **more)]

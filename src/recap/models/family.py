@@ -22,6 +22,7 @@ class Config(CostModel, Protocol):
 
     @property
     def num_tokens(self) -> int: ...
+    def __hash__(self) -> int: ...
 
 
 def unchanged(tensors: Tensors) -> dict[str, Tensor]:

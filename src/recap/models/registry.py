@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -205,6 +206,7 @@ def randomize(net: nn.Module, seed: int = 0) -> nn.Module:
     return net
 
 
+@lru_cache
 def count_parameters(config: Config | TokenizerConfig) -> int:
     return sum(parameter.numel() for parameter in build(config, meta=True).parameters())
 

@@ -6,11 +6,11 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from recap.core.costs import CostModel
 from recap.core.schedule import Schedule
@@ -82,17 +82,6 @@ def image_bytes(config: KLVAEConfig | VQGANConfig, tokens: int) -> int:
     return 4 * pixels * 5 * max(config.widths[:2])
 
 
-def weight_bytes(*nets: nn.Module | None) -> int:
-    """Bytes of all parameters and buffers, those in common once."""
-    tensors = {
-        (tensor.data_ptr() or id(tensor)): tensor
-        for net in nets
-        if net is not None
-        for tensor in (*net.parameters(), *net.buffers())
-    }
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-
-
 def free_bytes(device: torch.device | str) -> int:
     """Memory that is there for the taking."""
     device = torch.device(device)
@@ -154,19 +143,15 @@ def choose_batch(
     if asked != "auto" and cache_limit is None:
         return int(asked)
     tokenizer = pipe.tokenizer.config if decoded and pipe.tokenizer is not None else None
-    cuda = pipe.device.type == "cuda"
-
-    def predicted(batch: int) -> Memory:  # the weights are there already
-        return predict(
-            pipe.model.config,
-            schedule,
-            batch,
-            weights=0,
-            dtype=pipe.model.dtype,
-            tokenizer=tokenizer,  # type: ignore[arg-type]
-            cuda=cuda,
-        )
-
+    predicted = partial(  # the weights are there already
+        predict,
+        pipe.model.config,
+        schedule,
+        weights=0,
+        dtype=pipe.model.dtype,
+        tokenizer=tokenizer,  # type: ignore[arg-type]
+        cuda=pipe.device.type == "cuda",
+    )
     if cache_limit is not None and predicted(1).cache > cache_limit:
         raise ValueError(
             f"--cache-limit is {shown(cache_limit)} but the cache of one image takes {shown(predicted(1).cache)}; "

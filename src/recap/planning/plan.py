@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,16 +18,20 @@ from recap.planning.memory import Memory, largest_batch, predict
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A schedule on a model: its cost for one image against plain decoding with as many sub-steps."""
+    """A schedule on a model: its cost for one image against plain decoding with as many sub-steps, and its memory."""
 
     model: str
+    preset: str
     schedule: Schedule
     cost: Cost
     plain_cost: Cost
-    cache_bytes: int  # for one image
-    preset: str
-    memory: Memory | None = None  # for a batch
+    memory: Memory  # of a batch, at its peak
     largest_batch: int | None = None  # within a limit
+
+    @property
+    def cache_bytes(self) -> int:
+        """For one image."""
+        return self.memory.cache // self.memory.batch
 
     @property
     def speedup(self) -> float:
@@ -60,85 +65,81 @@ class Plan:
             "local_over_full": self.local_share,
             "cache_bytes": self.cache_bytes,
             "speedup": self.speedup,
-            **({} if self.memory is None else {"memory": self.memory.as_dict()}),
+            "memory": self.memory.as_dict(),
             **({} if self.largest_batch is None else {"largest_batch": self.largest_batch}),
         }
 
 
 def plan(
-    model: str, config: Config, schedule: Schedule, *, preset: str = "", dtype: torch.dtype = torch.float32
-) -> Plan:
-    """Count operations and cache bytes of `schedule` on a model of this size."""
-    if schedule.tokens != config.num_tokens:
-        raise ValueError(f"the schedule decodes {schedule.tokens} tokens but {model} has {config.num_tokens}")
-    layout = config.cache_layout(schedule)
-    cache = layout.nbytes(1, 2 if schedule.guided else 1, dtype) if schedule.local else 0
-    return Plan(model, schedule, run_cost(config, schedule), plain_cost(config, schedule), cache, preset)
-
-
-def with_memory(
-    plan: Plan,
+    model: str,
     config: Config,
-    tokenizer: TokenizerConfig | None,
+    schedule: Schedule,
+    tokenizer: TokenizerConfig | None = None,
     *,
-    batch: int = 1,
+    preset: str = "",
     dtype: torch.dtype = torch.float32,
+    batch: int = 1,
     cuda: bool = False,
     limit: int | None = None,
 ) -> Plan:
-    """The plan with the predicted peak of a batch, and with a `limit` in bytes the largest batch that stays below.
+    """Operations and memory of `schedule` on a model of this size; with a `limit` in bytes also the largest batch.
 
     The tokenizer runs in float32 whatever the model does; inside MAGE there is one already.
     """
+    if schedule.tokens != config.num_tokens:
+        raise ValueError(f"the schedule decodes {schedule.tokens} tokens but {model} has {config.num_tokens}")
     decoder = 0 if tokenizer is None else count_parameters(tokenizer)
-    inside, beside = (decoder, 0) if family_of(config).tokenizer_inside else (0, decoder)
-    weights = (count_parameters(config) - inside) * dtype.itemsize + 4 * (inside + beside)
-
-    def predicted(images: int) -> Memory:
-        return predict(config, plan.schedule, images, weights=weights, dtype=dtype, tokenizer=tokenizer, cuda=cuda)
-
+    rounded = count_parameters(config) - (decoder if family_of(config).tokenizer_inside else 0)
+    weights = rounded * dtype.itemsize + 4 * decoder
+    predicted = partial(predict, config, schedule, weights=weights, dtype=dtype, tokenizer=tokenizer, cuda=cuda)
     most = None if limit is None else largest_batch(predicted, limit)
-    return replace(plan, memory=predicted(batch), largest_batch=most)
+    costs = run_cost(config, schedule), plain_cost(config, schedule)
+    return Plan(model, preset, schedule, *costs, predicted(batch), most)
 
 
-def paper_plans(dtype: torch.dtype = torch.float32) -> list[Plan]:
-    """Every ReCAP row of the paper's tables."""
-    return [plan(r.model, SIZES[r.model], r.schedule(), preset=r.preset, dtype=dtype) for r in PAPER_ROWS]
+def paper_plans(**options: Any) -> list[Plan]:
+    """Every ReCAP row of the paper's tables, with the `options` of `plan`."""
+    plans = []
+    for row in PAPER_ROWS:
+        config = SIZES[row.model]
+        tokenizer = family_of(config).tokenizer_config(config)
+        plans.append(plan(row.model, config, row.schedule(), tokenizer, preset=row.preset, **options))
+    return plans
 
 
 def table(plans: Iterable[Plan]) -> str:
     """The plans as lines for people."""
-    head = (
-        f"{'model':<14} {'full+local':>10} {'warmup':>6} {'tokens in a group':>18} {'full':>9} {'local':>9} "
-        f"{'head':>9} {'total':>9} {'plain':>9} {'cache/image':>11} {'speed-up':>8}"
-    )
-    unit = f"{'':<14} {'':>10} {'':>6} {'first .. last':>18} {'GFLOP ea.':>9} {'GFLOP ea.':>9} " + " ".join(
-        [f"{'TFLOP':>9}"] * 3
-    )
-    lines = [head, unit, "-" * len(head)]
+    names = ("model", "full+local", "warmup", "tokens in a group", "full GFLOP", "local GFLOP", "head TFLOP")
+    rows = [(*names, "total TFLOP", "plain TFLOP", "cache/image", "speed-up")]
     for p in plans:
-        s, groups = p.schedule, [group.tokens for group in p.schedule]
+        s, groups, cost = p.schedule, [group.tokens for group in p.schedule], p.cost
         branches = 2 if s.guided else 1
-        local = p.cost.local / s.local / branches / 1e9 if s.local else 0.0
-        lines.append(
-            f"{p.model:<14} {s!s:>10} {s.warmup:>6} {f'{groups[0]} .. {groups[-1]}':>18} "
-            f"{p.cost.full / s.full / branches / 1e9:>9.1f} {local:>9.2f} {p.cost.head / 1e12:>9.3f} "
-            f"{p.cost.total / 1e12:>9.3f} {p.plain_cost.total / 1e12:>9.3f} {p.cache_bytes / 1e6:>8.1f} MB "
-            f"{p.speedup:>7.3f}x"
-        )
-    return "\n".join(lines)
+        full, local = cost.full / s.full / branches, cost.local / max(1, s.local) / branches
+        operations = f"{full / 1e9:.1f}", f"{local / 1e9:.2f}", f"{cost.head / 1e12:.3f}", f"{cost.total / 1e12:.3f}"
+        gain = f"{p.plain_cost.total / 1e12:.3f}", f"{p.cache_bytes / 1e6:.1f} MB", f"{p.speedup:.3f}x"
+        rows.append((p.model, str(s), str(s.warmup), f"{groups[0]} .. {groups[-1]}", *operations, *gain))
+    return aligned(rows)
 
 
 def memory_table(plans: Iterable[Plan], limit: int | None = None) -> str:
     """The memory of the plans as lines for people."""
     names = ("weights", "cache", "activations", "tokenizer", "total")
-    head = f"{'model':<14} {'full+local':>10} {'batch':>5} " + " ".join(f"{name:>11}" for name in names)
-    most = "" if limit is None else f" {f'images in {limit / 1e9:g} GB':>18}"
-    lines = [head + most, "-" * len(head + most)]
+    rows: list[Sequence[str]] = [("model", "full+local", "batch", *names)]
+    if limit is not None:
+        rows[0] = (*rows[0], f"images in {limit / 1e9:g} GB")
     for p in plans:
-        if p.memory is not None:
-            parts = p.memory.as_dict()
-            cells = " ".join(f"{parts[name] / 1e6:>8.1f} MB" for name in names)
-            last = "" if limit is None else f" {p.largest_batch:>18}"
-            lines.append(f"{p.model:<14} {p.schedule!s:>10} {p.memory.batch:>5} {cells}{last}")
-    return "\n".join(lines)
+        parts = p.memory.as_dict()
+        cells = [f"{parts[name] / 1e6:.1f} MB" for name in names]
+        fitting = [] if limit is None else [str(p.largest_batch)]
+        rows.append((p.model, str(p.schedule), str(p.memory.batch), *cells, *fitting))
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Lines of one length with a rule below the first: cells end where their column does, but for the first ones."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        f"{row[0]:<{widths[0]}}" + "".join(f"  {cell:>{w}}" for cell, w in zip(row[1:], widths[1:], strict=True))
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
