@@ -153,19 +153,27 @@ class Adapter(ABC):
         """The layout for other numbers of layers than the configured ones."""
         return replace(layout, stacks=tuple(replace(s, layers=layers.get(s.name, s.layers)) for s in layout.stacks))
 
+    def renewed(self, canvas: Canvas, rows: slice, prefix: int, length: int, whole: bool) -> Rows:
+        """Cache rows that an evaluation of arrival `rows` renews: all that there are, or a target set's."""
+        return Rows.all(length) if whole else self.target(canvas, rows, prefix, length)
+
     def target(self, canvas: Canvas, rows: slice, prefix: int, length: int) -> Rows:
         """Cache rows that a local evaluation of arrival `rows` renews, behind `prefix` class or buffer rows.
 
         Spans where the order stood still since the full evaluation; else cache_rows (branches * B, n).
         """
         if canvas.cache_rows is None:
-            spans = (slice(prefix + rows.start, prefix + rows.stop),)
+            spans = (shifted(rows, prefix),)
             return Rows(length, (slice(0, prefix), *spans) if self.refresh_prefix else spans)
         cache_rows = canvas.cache_rows[:, rows] + prefix
         if self.refresh_prefix:
             first = torch.arange(prefix, device=cache_rows.device).expand(len(cache_rows), -1)
             cache_rows = torch.cat([first, cache_rows], dim=1)
         return Rows(length, cache_rows=cache_rows.repeat(canvas.branches, 1))
+
+
+def shifted(part: slice, by: int) -> slice:
+    return slice(part.start + by, part.stop + by)
 
 
 class TwoStackAdapter(Adapter):
@@ -189,6 +197,11 @@ class TwoStackAdapter(Adapter):
     def decode(self, x: Tensor, cache: ContextCache | None, rows: Rows, norm: Norm, only: slice) -> Tensor:
         layers = self.layers(self.decoder_blocks, cache, "decoder", len(x))
         return evaluate_stack(layers, x, rows, norm, only=only, ops=self.ops)
+
+
+def inside(name: str) -> Any:
+    """A method or a property of a wrapper, which is that of the model inside."""
+    return property(lambda wrapper: getattr(wrapper.model, name))
 
 
 class ModelWrapper(Adapter):
@@ -219,55 +232,19 @@ class ModelWrapper(Adapter):
     def single_layer(self) -> Self:
         return self.around(self.model.single_layer())
 
-    def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
-        return self.model.start(labels, order, branches)
-
-    def new_cache(self, canvas: Canvas, schedule: Schedule) -> ContextCache:
-        return self.model.new_cache(canvas, schedule)
-
-    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        return self.model.full(canvas, cache, wanted)
-
-    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
-        return self.model.local(canvas, cache, rows, wanted)
-
-    def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
-        return self.model.plain(canvas, labels)
-
-    def prediction(self, features: Tensor) -> Tensor:
-        return self.model.prediction(features)
-
-    def head_pairs(self, features: Tensor, noise: Noise) -> Iterator[tuple[Tensor, Tensor]]:
-        return self.model.head_pairs(features, noise)
-
-    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
-        return self.model.cache_layout(schedule)
-
-    def selector(self) -> Selector:
-        return self.model.selector()
-
-    def release(self) -> None:
-        self.model.release()
-
-    def check_mode(self) -> None:
-        self.model.check_mode()
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.model.dtype
-
-    @property
-    def num_tokens(self) -> int:
-        return self.model.num_tokens
-
-    @property
-    def classes(self) -> int:
-        return self.model.classes
-
-    @property
-    def guidable(self) -> bool:
-        return self.model.guidable
+    start = inside("start")
+    new_cache = inside("new_cache")
+    full = inside("full")
+    local = inside("local")
+    plain = inside("plain")
+    prediction = inside("prediction")
+    head_pairs = inside("head_pairs")
+    cache_layout = inside("cache_layout")
+    selector = inside("selector")
+    release = inside("release")
+    check_mode = inside("check_mode")
+    device = inside("device")
+    dtype = inside("dtype")
+    num_tokens = inside("num_tokens")
+    classes = inside("classes")
+    guidable = inside("guidable")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor, nn
@@ -56,7 +57,7 @@ class Family(Architecture):
     tokenizer_inside: bool = False  # whether networks carry their tokenizer
     modality: str = "image"
     aliases: Mapping[str, str] = field(default_factory=dict)  # other names of published sizes
-    needs: tuple[str, ...] = ()  # attributes by which `wrap` knows a network of the authors' own class
+    needs: str = ""  # attributes by which `wrap` knows a network of the authors' own class, with blanks between
     fused_head: Callable[[Head], Head | None] | None = None  # a faster head like this one, if it is the family's
 
 
@@ -74,16 +75,16 @@ def find(root: object, path: str, purpose: str) -> Any:
     return part
 
 
-def missing(root: object, paths: Iterable[str]) -> list[str]:
-    """The dotted paths that lead nowhere."""
-    return [path for path in paths if not leads(root, path)]
+def missing(root: object, paths: str) -> list[str]:
+    """Which of the dotted paths, with blanks between, lead nowhere."""
+    return [path for path in paths.split() if not leads(root, path)]
 
 
 def leads(root: object, path: str) -> bool:
-    for name in path.split("."):
-        if not hasattr(root, name):
-            return False
-        root = getattr(root, name)
+    try:
+        attrgetter(path)(root)
+    except AttributeError:
+        return False
     return True
 
 

@@ -125,7 +125,7 @@ def wrap(model: nn.Module, description: Description | None = None, *, refresh_pr
         if isinstance(model, family.network):
             return family.adapter(model, refresh_prefix=refresh_prefix)
     known = [family for family in FAMILIES.values() if family.needs]
-    nearest = min(known, key=lambda family: len(missing(model, family.needs)) / len(family.needs))
+    nearest = min(known, key=lambda family: len(missing(model, family.needs)) / len(family.needs.split()))
     lacking = missing(model, nearest.needs)
     if lacking:
         more = len(lacking) - 1
@@ -148,12 +148,6 @@ def adapt(model: nn.Module | Adapter, **options: Any) -> Adapter:
 def tiny(config: Any) -> Any:
     """The same architecture, small enough for a laptop to run in a second."""
     return known_architecture(config).tiny(config)
-
-
-def tokenizer_size(config: object) -> TokenizerConfig | None:
-    """The published tokenizer that goes beside a model of this size; None where it lies inside."""
-    family = family_of(config)
-    return None if family.tokenizer_inside else family.tokenizer_config(config)
 
 
 class Shapes(TorchFunctionMode):

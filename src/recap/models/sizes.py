@@ -30,18 +30,53 @@ def check_width(width: int, heads: int) -> None:
 
 
 class IdCosts:
-    """What drawing ids costs: logits over the codebook by a head of one hidden layer, for every masked row."""
+    """What stacks of blocks over all rows cost, and ids drawn by a head of one hidden layer for every masked row."""
 
     __slots__ = ()
     draws_candidates = True
+    prefix = 1  # rows before the tokens
+    num_tokens: int
     width: int
     codes: int
+
+    @property
+    def stacks(self) -> dict[str, int]:
+        """Layers of each stack by its name."""
+        raise NotImplementedError
+
+    @property
+    def pad(self) -> int:
+        """Width of what is cached beside the stacks."""
+        return 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of the cache."""
+        return self.prefix + self.num_tokens
+
+    def block_flops(self, rows: int) -> int:
+        """All blocks, on `rows`."""
+        return sum(self.stacks.values()) * block_flops(self.width, rows, self.rows)
+
+    def full_flops(self, decoded: int) -> int:
+        return self.block_flops(self.rows)
+
+    def local_flops(self, context: int, decoded: int, rows: int) -> int:
+        return self.block_flops(rows)
 
     def draw_flops(self, tokens: int, head_steps: int) -> int:
         return tokens * (2 * self.width**2 + 2 * self.width * self.codes)
 
+    @property
+    def full_values(self) -> int:
+        return block_values(self.width, self.rows)
+
     def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, cuda: bool) -> int:
         return logit_bytes(drawn, self.codes, rows, itemsize)
+
+    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
+        stacks = (StackLayout(name, layers, self.rows, self.width) for name, layers in self.stacks.items())
+        return CacheLayout(tuple(stacks), self.pad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +100,8 @@ class Sizes(IdCosts):
         check_depth(self.depth)
 
     @property
-    def rows(self) -> int:
-        """Rows of the cache."""
-        return self.prefix + self.num_tokens
-
-    def full_flops(self, decoded: int) -> int:
-        return self.depth * block_flops(self.width, self.rows, self.rows)
-
-    def local_flops(self, context: int, decoded: int, rows: int) -> int:
-        return self.depth * block_flops(self.width, rows, self.rows)
+    def stacks(self) -> dict[str, int]:
+        return {"blocks": self.depth}
 
     def draw_flops(self, tokens: int, head_steps: int) -> int:
         return tokens * 2 * self.width * self.codes
-
-    @property
-    def full_values(self) -> int:
-        return block_values(self.width, self.rows)
-
-    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
-        return CacheLayout((StackLayout("blocks", self.depth, self.rows, self.width),))

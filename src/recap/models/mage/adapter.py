@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recap.core.cache import ContextCache, Rows
+from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
-from recap.models.adapter import TwoStackAdapter
+from recap.models.adapter import TwoStackAdapter, shifted
 from recap.models.described import view_blocks
 from recap.models.layers import embed, logits_of
 from recap.models.mage.net import MAGE
@@ -43,37 +43,28 @@ class MAGEAdapter(TwoStackAdapter):
         return self.net(ids) if isinstance(self.net, MAGE) else plain_forward(self.net, ids, self.config)
 
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        x = torch.cat([canvas.condition, self._embed(canvas, slice(0, canvas.size))], dim=1)  # (B, 1 + N, D)
-        x = self.encode(x, cache, Rows.all(1 + canvas.size), self.net.norm)
-        y = self.net.decoder_embed(x[:, : 1 + canvas.decoded])  # (B, 1 + c, D)
-        pad = y[:, :1]
-        if cache is not None:
-            cache.pad.copy_(pad)
-        y = torch.cat([pad + self._class_pos, self._decoder_input(canvas, y[:, 1:], pad, slice(0, canvas.size))], 1)
-        return self.decode(
-            y, cache, Rows.all(1 + canvas.size), self.net.decoder_norm, slice(1 + wanted.start, 1 + wanted.stop)
-        )
+        return self._evaluate(canvas, cache, slice(0, canvas.size), wanted, whole=True)
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
-        prefix = int(self.refresh_prefix)
-        known = max(0, min(rows.stop, canvas.decoded) - rows.start)
+        return self._evaluate(canvas, cache, rows, wanted, whole=False)
+
+    def _evaluate(
+        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
+    ) -> Tensor:
+        prefix, known = int(whole or self.refresh_prefix), max(0, min(rows.stop, canvas.decoded) - rows.start)
+        renewed = self.renewed(canvas, rows, 1, 1 + canvas.size, whole)
         x = self._embed(canvas, rows)  # (B, M, D)
         if prefix:
             x = torch.cat([canvas.condition, x], dim=1)
-        x = self.encode(x, cache, self.target(canvas, rows, 1, 1 + canvas.size), self.net.norm)
+        x = self.encode(x, cache, renewed, self.net.norm)
         y = self.net.decoder_embed(x[:, : prefix + known])
-        if prefix:
+        if prefix and cache is not None:
             cache.pad.copy_(y[:, :1])
-        z = self._decoder_input(canvas, y[:, prefix:], cache.pad, rows)  # (B, M, D)
+        pad = y[:, :1] if cache is None else cache.pad
+        z = self._decoder_input(canvas, y[:, prefix:], pad, rows)  # (B, M, D)
         if prefix:
-            z = torch.cat([cache.pad + self._class_pos, z], dim=1)
-        first = prefix - rows.start
-        only = slice(first + wanted.start, first + wanted.stop)
-        return self.decode(z, cache, self.target(canvas, rows, 1, 1 + canvas.size), self.net.decoder_norm, only)
-
-    @property
-    def _class_pos(self) -> Tensor:
-        return self.net.decoder_pos_embed_learned[:, :1]
+            z = torch.cat([pad + self.net.decoder_pos_embed_learned[:, :1], z], dim=1)
+        return self.decode(z, cache, renewed, self.net.decoder_norm, shifted(wanted, prefix - rows.start))
 
     def _embed(self, canvas: Canvas, rows: slice) -> Tensor:
         return embed(self.net.token_emb, canvas.tokens[:, rows], canvas.order[:, rows] + 1)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recap.core.cache import CacheLayout, StackLayout
-from recap.core.costs import block_flops, block_values
-from recap.core.schedule import Schedule
 from recap.models.sizes import IdCosts, check_depth, check_positive, check_width
 from recap.tokenizers.vqgan import VQGANConfig
 
@@ -50,25 +47,16 @@ class MAGEConfig(IdCosts):
     def mask_id(self) -> int:
         return self.codes + self.class_slots
 
-    def full_flops(self, decoded: int) -> int:
-        rows = 1 + self.num_tokens
-        blocks = (self.encoder_depth + self.decoder_depth) * block_flops(self.width, rows, rows)
-        return blocks + 2 * self.width**2 * (1 + decoded)
-
-    def local_flops(self, context: int, decoded: int, rows: int) -> int:
-        depth, length = self.encoder_depth + self.decoder_depth, 1 + self.num_tokens
-        return depth * block_flops(self.width, rows, length) + 2 * self.width**2 * (decoded - context)
+    @property
+    def pad(self) -> int:
+        return self.width
 
     @property
-    def full_values(self) -> int:
-        return block_values(self.width, 1 + self.num_tokens)
+    def stacks(self) -> dict[str, int]:
+        return {"encoder": self.encoder_depth, "decoder": self.decoder_depth}
 
-    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
-        rows = 1 + self.num_tokens
-        return CacheLayout(
-            (
-                StackLayout("encoder", self.encoder_depth, rows, self.width),
-                StackLayout("decoder", self.decoder_depth, rows, self.width),
-            ),
-            pad=self.width,
-        )
+    def full_flops(self, decoded: int) -> int:
+        return self.block_flops(self.rows) + 2 * self.width**2 * (1 + decoded)
+
+    def local_flops(self, context: int, decoded: int, rows: int) -> int:
+        return self.block_flops(rows) + 2 * self.width**2 * (decoded - context)

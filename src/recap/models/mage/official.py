@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from recap.models.family import Tensors, find, known_heads
 from recap.models.mage.config import MAGEConfig
@@ -18,55 +18,32 @@ SIZES = {
 }
 
 NEEDS = (
-    "token_emb.word_embeddings.num_embeddings",
-    "token_emb.word_embeddings.embedding_dim",
-    "token_emb.position_embeddings",
-    "token_emb.LayerNorm",
-    "blocks",
-    "norm",
-    "decoder_embed",
-    "decoder_pos_embed_learned",
-    "decoder_blocks",
-    "decoder_norm",
-    "mlm_layer.bias",
-    "codebook_size",
-    "fake_class_label",
-    "mask_token_label",
-    "pad_with_cls_token",
-    "forward_decoder",
+    "token_emb.word_embeddings.num_embeddings token_emb.position_embeddings token_emb.LayerNorm "
+    "blocks norm decoder_embed decoder_pos_embed_learned decoder_blocks decoder_norm mlm_layer.bias "
+    "codebook_size fake_class_label mask_token_label pad_with_cls_token forward_decoder"
 )
 
 
-def sizes_of(net: nn.Module) -> MAGEConfig:
-    """The sizes of an instance, read from its attributes."""
-    part: dict[str, Any] = {path: find(net, path, "MAGE") for path in NEEDS}
-    if not part["pad_with_cls_token"]:
+def sizes_of(net: Any) -> MAGEConfig:
+    """The sizes of an instance."""
+    if not net.pad_with_cls_token:
         raise ValueError(
             "pad_with_cls_token is False; only decoders whose masked positions are padded with the class token's "
             "output are known here, as the published models are"
         )
-    width, inside = part["decoder_pos_embed_learned"].shape[2], part["token_emb.word_embeddings.embedding_dim"]
+    width, inside = net.decoder_pos_embed_learned.shape[2], net.token_emb.word_embeddings.embedding_dim
     if width != inside:
         raise ValueError(
             f"decoder_pos_embed_learned is {width} wide and token_emb.word_embeddings {inside}; "
             f"encoder and decoder of one width are expected"
         )
-    codes, mask = part["codebook_size"], part["mask_token_label"]
-    words = part["token_emb.word_embeddings.num_embeddings"]
+    words, mask = net.token_emb.word_embeddings.num_embeddings, net.mask_token_label
     if mask != words - 1:
         raise ValueError(f"mask_token_label is {mask}; expected the last of the {words} words of token_emb")
+    heads, decoder_heads = (find(net, f"{stack}.0.attn.num_heads", "MAGE") for stack in ("blocks", "decoder_blocks"))
+    sizes = _sizes(net.state_dict(), net.codebook_size)
     return MAGEConfig(
-        width=width,
-        encoder_depth=len(part["blocks"]),
-        decoder_depth=len(part["decoder_blocks"]),
-        heads=find(part["blocks"], "0.attn.num_heads", "MAGE"),
-        decoder_heads=find(part["decoder_blocks"], "0.attn.num_heads", "MAGE"),
-        num_tokens=part["decoder_pos_embed_learned"].shape[1] - 1,
-        codes=codes,
-        class_slots=mask - codes,
-        fake_class=part["fake_class_label"],
-        patch=0,
-        vqgan=None,
+        **sizes, heads=heads, decoder_heads=decoder_heads, fake_class=net.fake_class_label, patch=0, vqgan=None
     )
 
 
@@ -82,18 +59,24 @@ def plain_forward(net: Any, ids: Tensor, config: MAGEConfig) -> Tensor:
 
 def infer(tensors: Tensors, heads: int | None = None) -> MAGEConfig:
     """The sizes of a state dict."""
-    words, width = tensors["token_emb.word_embeddings.weight"].shape
     inner = {key.removeprefix("vqgan."): t for key, t in tensors.items() if key.startswith("vqgan.")}
-    codes = inner["quantize.embedding.weight"].shape[0] if inner else 1024
+    sizes = _sizes(tensors, inner["quantize.embedding.weight"].shape[0] if inner else 1024)
     return MAGEConfig(
-        width=width,
-        encoder_depth=depth(tensors, "blocks"),
-        decoder_depth=depth(tensors, "decoder_blocks"),
-        heads=known_heads(SIZES, width, heads),
+        **sizes,
+        heads=known_heads(SIZES, sizes["width"], heads),
         decoder_heads=heads or 16,
-        num_tokens=tensors["decoder_pos_embed_learned"].shape[1] - 1,
-        codes=codes,
-        class_slots=words - codes - 1,
         patch=tensors["patch_embed.proj.weight"].shape[-1] if "patch_embed.proj.weight" in tensors else 0,
         vqgan=vqgan.infer(inner) if inner else None,
     )
+
+
+def _sizes(tensors: Tensors, codes: int) -> dict[str, int]:
+    words, width = tensors["token_emb.word_embeddings.weight"].shape
+    return {
+        "width": width,
+        "encoder_depth": depth(tensors, "blocks"),
+        "decoder_depth": depth(tensors, "decoder_blocks"),
+        "num_tokens": tensors["decoder_pos_embed_learned"].shape[1] - 1,
+        "codes": codes,
+        "class_slots": words - codes - 1,
+    }

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recap.core.cache import ContextCache, Rows
+from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.noise import Noise
-from recap.models.adapter import TwoStackAdapter
+from recap.models.adapter import TwoStackAdapter, shifted
 from recap.models.described import view_blocks
 from recap.models.mar.denoiser import Denoiser
 from recap.models.mar.diffusion import DiffusionHead
@@ -84,49 +84,37 @@ class MARAdapter(TwoStackAdapter):
         return self.net.forward_mae_decoder(self.net.forward_mae_encoder(tokens, mask, condition), mask)
 
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        p = self.config.buffer
-        x = torch.cat([self._prefix(canvas), self._known(canvas, slice(0, canvas.decoded))], dim=1)  # (GB, P + c, D)
-        x = self.encode(x, cache, Rows.all(p + canvas.decoded), self.net.encoder_norm)
-        y = self.net.decoder_embed(x)
-        y = torch.cat(
-            [
-                y[:, :p] + self.net.decoder_pos_embed_learned[:, :p],
-                self._decoder_input(canvas, y[:, p:], slice(0, canvas.size)),
-            ],
-            dim=1,
-        )  # (GB, P + N, D)
-        y = self.decode(
-            y, cache, Rows.all(p + canvas.size), self.net.decoder_norm, slice(p + wanted.start, p + wanted.stop)
-        )
-        return self._features(canvas, y, wanted)
+        return self._evaluate(canvas, cache, slice(0, canvas.size), wanted, whole=True)
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
-        p = self.config.buffer
+        return self._evaluate(canvas, cache, rows, wanted, whole=False)
+
+    def _evaluate(
+        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
+    ) -> Tensor:
+        net, p = self.net, self.config.buffer
+        prefix = p if whole or self.refresh_prefix else 0
         arrived = slice(rows.start, max(rows.start, min(rows.stop, canvas.decoded)))
         x = self._known(canvas, arrived)  # (GB, new, D)
-        if self.refresh_prefix:
-            x = torch.cat([self._prefix(canvas), x], dim=1)
+        if prefix:
+            x = torch.cat([canvas.condition.prefix[: canvas.branches * canvas.batch], x], dim=1)
         if x.shape[1]:
-            x = self.encode(x, cache, self.target(canvas, arrived, p, p + canvas.decoded), self.net.encoder_norm)
-        y = self.net.decoder_embed(x)
-        prefix = p if self.refresh_prefix else 0
+            heard = self.renewed(canvas, arrived, p, p + canvas.decoded, whole)
+            x = self.encode(x, cache, heard, net.encoder_norm)
+        y = net.decoder_embed(x)
         z = self._decoder_input(canvas, y[:, prefix:], rows)  # (GB, M, D)
         if prefix:
-            z = torch.cat([y[:, :p] + self.net.decoder_pos_embed_learned[:, :p], z], dim=1)
-        first = prefix - rows.start
-        only = slice(first + wanted.start, first + wanted.stop)
-        z = self.decode(z, cache, self.target(canvas, rows, p, p + canvas.size), self.net.decoder_norm, only)
-        return self._features(canvas, z, wanted)
+            z = torch.cat([y[:, :p] + net.decoder_pos_embed_learned[:, :p], z], dim=1)
+        renewed = self.renewed(canvas, rows, p, p + canvas.size, whole)
+        z = self.decode(z, cache, renewed, net.decoder_norm, shifted(wanted, prefix - rows.start))
+        positions = canvas.condition.diffusion_pos[:, wanted].repeat(canvas.branches, 1, 1)
+        return z + positions  # (GB, n, D)
 
     def _condition(self, labels: Tensor | None, order: Tensor, branches: int) -> Tensor:
         condition = self.net.class_emb(self.check_labels(labels, order))  # (B, D)
         if branches == 2:
             condition = torch.cat([condition, self.net.fake_latent.expand_as(condition)])
         return condition  # (GB, D)
-
-    @staticmethod
-    def _prefix(canvas: Canvas) -> Tensor:
-        return canvas.condition.prefix[: canvas.branches * canvas.batch]  # (GB, P, D)
 
     def _known(self, canvas: Canvas, rows: slice) -> Tensor:
         """Encoder input of decoded rows; the same for all branches."""
@@ -138,7 +126,3 @@ class MARAdapter(TwoStackAdapter):
         positions = canvas.condition.decoder_pos[:, rows].repeat(canvas.branches, 1, 1)  # (GB, n, D)
         n = known.shape[1]
         return torch.cat([known + positions[:, :n], self.net.mask_token + positions[:, n:]], dim=1)
-
-    def _features(self, canvas: Canvas, x: Tensor, wanted: slice) -> Tensor:
-        positions = canvas.condition.diffusion_pos[:, wanted].repeat(canvas.branches, 1, 1)
-        return x + positions  # (GB, n, D)

@@ -12,7 +12,7 @@ from recap.core.cache import CacheLayout, ContextCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
 from recap.core.schedule import Schedule
-from recap.models.adapter import Adapter
+from recap.models.adapter import Adapter, shifted
 from recap.models.described import view_blocks
 from recap.models.layers import embed, logits_of
 from recap.models.maskgit.net import MaskGIT
@@ -59,31 +59,27 @@ class MaskGITAdapter(Adapter):
         return self.cut(self.config.cache_layout(schedule), blocks=layers)
 
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        x = torch.cat([self._prefix(canvas), self._embed(canvas, slice(0, canvas.size))], dim=1)  # (GB, 1 + N, D)
-        return self._stack(x, cache, Rows.all(1 + canvas.size), slice(1 + wanted.start, 1 + wanted.stop))
+        return self._evaluate(canvas, cache, slice(0, canvas.size), wanted, whole=True)
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
-        x = self._embed(canvas, rows)  # (GB, M, D)
-        prefix = int(self.refresh_prefix)
+        return self._evaluate(canvas, cache, rows, wanted, whole=False)
+
+    def _evaluate(
+        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
+    ) -> Tensor:
+        x = embed(self.net.token_emb, canvas.tokens[:, rows], canvas.order[:, rows])
+        x = x.repeat(canvas.branches, 1, 1)  # (GB, M, D)
+        prefix = int(whole or self.refresh_prefix)
         if prefix:
-            x = torch.cat([self._prefix(canvas), x], dim=1)
-        first = prefix - rows.start
-        only = slice(first + wanted.start, first + wanted.stop)
-        return self._stack(x, cache, self.target(canvas, rows, 1, 1 + canvas.size), only)
+            x = torch.cat([canvas.condition[: canvas.branches * canvas.batch], x], dim=1)
+        renewed = self.renewed(canvas, rows, 1, 1 + canvas.size, whole)
+        return self._stack(x, cache, renewed, shifted(wanted, prefix - rows.start))
 
     def _labels(self, labels: Tensor | None, order: Tensor, branches: int) -> Tensor:
         labels = self.check_labels(labels, order)
         if branches == 2:
             labels = torch.cat([labels, torch.full_like(labels, self.config.null_class)])
         return labels  # (GB)
-
-    @staticmethod
-    def _prefix(canvas: Canvas) -> Tensor:
-        return canvas.condition[: canvas.branches * canvas.batch]  # (GB, 1, D)
-
-    def _embed(self, canvas: Canvas, rows: slice) -> Tensor:
-        x = embed(self.net.token_emb, canvas.tokens[:, rows], canvas.order[:, rows])
-        return x.repeat(canvas.branches, 1, 1)  # (GB, n, D)
 
     def _stack(self, x: Tensor, cache: ContextCache | None, rows: Rows, only: slice) -> Tensor:
         stack = list(self.layers([*self.in_blocks, self.mid_block, *self.out_blocks], cache, "blocks", len(x)))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recap.core.cache import CacheLayout, StackLayout
 from recap.core.costs import block_flops, block_values
-from recap.core.schedule import Schedule
 from recap.models.sizes import IdCosts, check_depth, check_positive, check_width
 
 
@@ -39,20 +37,15 @@ class MaskGITConfig(IdCosts):
     def null_class(self) -> int:
         return self.classes
 
-    def full_flops(self, decoded: int) -> int:
-        return self._rows_flops(1 + self.num_tokens)
+    @property
+    def stacks(self) -> dict[str, int]:
+        return {"blocks": self.depth + 1}
 
-    def local_flops(self, context: int, decoded: int, rows: int) -> int:
-        return self._rows_flops(rows)
-
-    def _rows_flops(self, rows: int) -> int:
-        blocks = (self.depth + 1) * block_flops(self.width, rows, 1 + self.num_tokens)
-        return blocks + rows * self.depth // 2 * 4 * self.width**2
+    def block_flops(self, rows: int) -> int:
+        merges = rows * self.depth // 2 * 4 * self.width**2
+        return (self.depth + 1) * block_flops(self.width, rows, self.rows) + merges
 
     @property
     def full_values(self) -> int:
         skips = self.depth // 2  # outputs of the first half that wait for the second
-        return block_values(self.width, 1 + self.num_tokens) + skips * self.width * (1 + self.num_tokens)
-
-    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
-        return CacheLayout((StackLayout("blocks", self.depth + 1, 1 + self.num_tokens, self.width),))
+        return block_values(self.width, self.rows) + skips * self.width * self.rows

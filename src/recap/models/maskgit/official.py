@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from recap.models.family import Tensors, find, known_heads
 from recap.models.maskgit.config import MaskGITConfig
@@ -13,42 +13,24 @@ from recap.tokenizers.layers import depth
 SIZES = {"maskgit-large": MaskGITConfig()}
 
 NEEDS = (
-    "token_emb.word_embeddings.num_embeddings",
-    "token_emb.word_embeddings.embedding_dim",
-    "token_emb.position_embeddings.num_embeddings",
-    "token_emb.LayerNorm",
-    "context_embed.word_embeddings.num_embeddings",
-    "context_embed.position_embeddings",
-    "context_embed.LayerNorm",
-    "in_blocks",
-    "mid_block",
-    "out_blocks",
-    "norm",
-    "mlm_layer.bias",
-    "codebook_size",
+    "token_emb.word_embeddings.num_embeddings token_emb.position_embeddings token_emb.LayerNorm "
+    "context_embed.word_embeddings context_embed.position_embeddings context_embed.LayerNorm "
+    "in_blocks mid_block out_blocks norm mlm_layer.bias codebook_size"
 )
 
 
-def sizes_of(net: nn.Module) -> MaskGITConfig:
-    """The sizes of an instance, read from its attributes."""
-    part: dict[str, Any] = {path: find(net, path, "MaskGIT") for path in NEEDS}
-    words = part["token_emb.word_embeddings.num_embeddings"]
-    if words != part["codebook_size"] + 1:
+def sizes_of(net: Any) -> MaskGITConfig:
+    """The sizes of an instance."""
+    words = net.token_emb.word_embeddings.num_embeddings
+    if words != net.codebook_size + 1:
         raise ValueError(
-            f"token_emb.word_embeddings has {words} words for a codebook_size of "
-            f"{part['codebook_size']}; expected one more, for the mask"
+            f"token_emb.word_embeddings has {words} words for a codebook_size of {net.codebook_size}; "
+            f"expected one more, for the mask"
         )
-    for i, block in enumerate(part["out_blocks"]):
+    for i, block in enumerate(net.out_blocks):
         if find(block, "skip_linear", f"MaskGIT, for block {i} of out_blocks,") is None:
             raise ValueError(f"out_blocks[{i}].skip_linear is None; a U-ViT with long skips is expected")
-    return MaskGITConfig(
-        width=part["token_emb.word_embeddings.embedding_dim"],
-        depth=len(part["in_blocks"]) + len(part["out_blocks"]),
-        heads=find(part["mid_block"], "attn.num_heads", "MaskGIT"),
-        num_tokens=part["token_emb.position_embeddings.num_embeddings"],
-        codes=part["codebook_size"],
-        classes=part["context_embed.word_embeddings.num_embeddings"] - 1,  # the last one stands for no class
-    )
+    return infer(net.state_dict(), find(net, "mid_block.attn.num_heads", "MaskGIT"))
 
 
 def infer(tensors: Tensors, heads: int | None = None) -> MaskGITConfig:
