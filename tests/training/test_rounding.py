@@ -15,7 +15,9 @@ from recap.models.maskgit import MaskGITConfig
 from recap.models.registry import build, randomize
 from recap.training.families import IdsObjective, Tokens
 from recap.training.loop import Recipe, Trainer
-from recap.training.rounding import compensated, rounded, rounded_to_keep
+from recap.training.rounding import round_linear, rounded, rounded_to_keep
+
+CONFIG = MaskGITConfig(64, 2, 2, num_tokens=16, codes=64, classes=3)
 
 
 def inputs(rows: int, seed: int) -> Tensor:
@@ -42,15 +44,14 @@ def test_outputs_change_less_than_by_plain_rounding() -> None:
 
 
 def test_rounded_weights_are_kept_exactly(tmp_path: Path) -> None:
-    net: Any = randomize(build(MaskGITConfig(64, 2, 2, num_tokens=16, codes=64, classes=3)))
+    net: Any = randomize(build(CONFIG))
     before = {key: value.clone() for key, value in net.state_dict().items()}
     ids = torch.randint(0, 64, (8, 16), generator=torch.Generator().manual_seed(0))
-    state, scales = compensated(net, lambda: net(ids, torch.zeros(8, dtype=torch.long)))
-    assert all(torch.equal(value, net.state_dict()[key]) for key, value in before.items())  # only a copy is rounded
+    scales = round_linear(net, lambda: net(ids, torch.zeros(8, dtype=torch.long)))
     assert not any(module._forward_pre_hooks for module in net.modules())
     assert "in_blocks.0.attn.qkv.weight" in scales
-    assert not torch.equal(state["in_blocks.0.attn.qkv.weight"], before["in_blocks.0.attn.qkv.weight"])
-    net.load_state_dict(state)
+    state = net.state_dict()
+    assert all(torch.equal(value, state[key]) != (key in scales) for key, value in before.items())
     save_pretrained(net, tmp_path, compact=True, scales=scales)
     kept = load_pretrained(tmp_path).state_dict()
     for key in scales:
@@ -65,27 +66,27 @@ def test_an_error_leaves_no_hook() -> None:
         raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        compensated(net, broken)
+        round_linear(net, broken)
     assert not net[0]._forward_pre_hooks
 
 
 def test_layers_that_never_run_stay_as_they_are() -> None:
     used, unused = nn.Linear(64, 64), nn.Linear(64, 64)
-    net = nn.ModuleDict({"used": used, "unused": unused})
-    state, scales = compensated(net, lambda: used(inputs(50, 0)))
-    assert list(scales) == ["used.weight"]
-    assert torch.equal(state["unused.weight"], unused.weight)
+    before = unused.weight.clone()
+    assert list(round_linear(nn.ModuleDict({"used": used, "unused": unused}), lambda: used(inputs(50, 0)))) == [
+        "used.weight"
+    ]
+    assert torch.equal(before, unused.weight)
 
 
 def test_training_rounds_what_it_keeps() -> None:
-    config = MaskGITConfig(64, 2, 2, num_tokens=16, codes=64, classes=3)
     data = Tokens(torch.randint(0, 64, (6, 2, 16), dtype=torch.int32), torch.arange(6) % 3)
-    net: Any = randomize(build(config))
+    net: Any = randomize(build(CONFIG))
     trainer = Trainer(IdsObjective(net, data, 4), Recipe(steps=2, batch=4))
-    product = randomize(build(config), seed=3)
-    before = product.state_dict()["out_blocks.0.mlp.fc1.weight"].clone()
-    scales = rounded_to_keep(product, trainer)
-    after = product.state_dict()["out_blocks.0.mlp.fc1.weight"]
-    steps = after / scales["out_blocks.0.mlp.fc1.weight"][:, None]
+    product, key = randomize(build(CONFIG), seed=3), "out_blocks.0.mlp.fc1.weight"
+    before = product.state_dict()[key].clone()
+    scale = rounded_to_keep(product, trainer)[key]
+    after = product.state_dict()[key]
+    steps = after / scale[:, None]
     assert (steps - steps.round()).abs().max() < 1e-3
-    assert 0 < (after - before).abs().max() < 3 * scales["out_blocks.0.mlp.fc1.weight"].max()
+    assert 0 < (after - before).abs().max() < 3 * scale.max()

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 from torch import Tensor
 
 from recap.models.mage import MAGEConfig
@@ -16,13 +15,13 @@ from recap.models.mar import MARConfig
 from recap.models.maskgit import MaskGITConfig
 from recap.models.registry import build
 from recap.tokenizers import KLVAE, VQGAN, KLVAEConfig, VQGANConfig
-from recap.training.critic import FeatureCritic, PatchCritic
-from recap.training.data import DataError, Photos, read_photos
+from recap.training.critic import FeatureCritic
+from recap.training.data import Photos, read_photos
 from recap.training.families import IdsObjective, LatentsObjective, Tokens, initialise, tokenized
 from recap.training.loop import Objective, Recipe, Trainer
 from recap.training.muon import Muon, orthogonal
 from recap.training.perceptual import DEPTHS, WIDTHS, PerceptualDistance
-from recap.training.tokenizers import TokenizerObjective, measured_scale, photo_batch
+from recap.training.tokenizers import TokenizerObjective, measured_scale
 
 KL = KLVAEConfig(channels=8, multipliers=(1, 2, 2), latent_channels=4, groups=4)
 VQ = VQGANConfig(channels=8, multipliers=(1, 2, 2), latent_channels=4, codes=16, groups=4)
@@ -48,43 +47,24 @@ def objective(kind: str, photos: Photos, seed: int = 0) -> Objective:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if kind == "kl":
-            return TokenizerObjective(KLVAE(KL), photos, 4, crop=8, edges=0)
+            return TokenizerObjective(KLVAE(KL), photos, 4)
         if kind == "kl-features":
             tokenizer, judges = KLVAE(KL), FeatureCritic(channels=16)
             torch.manual_seed(0)  # trained nowhere, so the same for every run
-            return TokenizerObjective(
-                tokenizer, photos, 4, PerceptualDistance(), judges, critic_from=0.3, edges=0, noise=0.1
-            )
+            distance = PerceptualDistance()
+            return TokenizerObjective(tokenizer, photos, 4, distance, judges, critic_from=0.3, noise=0.1)
         if kind.startswith("vq"):
-            critic = PatchCritic(channels=16, layers=1) if kind == "vq-critic" else None
-            return TokenizerObjective(
-                VQGAN(VQ), photos, 4, critic=critic, critic_from=0.3, critic_weight=0.05, edges=0
-            )
+            critic = FeatureCritic((), channels=16) if kind == "vq-critic" else None
+            return TokenizerObjective(VQGAN(VQ), photos, 4, critic=critic, critic_from=0.3, critic_weight=0.05)
+    labels = photos.labels.reshape(-1, 1, 1)
     if kind == "mar":
-        values = torch.randn(
-            12, 2, 16, 8, generator=torch.Generator().manual_seed(0)
-        ).half() * 0.1 + photos.labels.reshape(-1, 1, 1, 1)
-        return LatentsObjective(initialise(build(MAR), generator), Tokens(values, photos.labels), 8)  # type: ignore[arg-type]
-    ids = (
-        (photos.labels.reshape(-1, 1, 1) * 5 + torch.arange(16, device=photos.labels.device) % 2)
-        .expand(-1, 2, -1)
-        .to(torch.int32)
-    )
-    config: Any = MASKGIT if kind == "maskgit" else MAGE
-    ratio = None if kind == "maskgit" else (0.55, 0.25, 0.0, 1.0)
-    net: Any = initialise(build(config), generator)
-    return IdsObjective(net, Tokens(ids, photos.labels), 8, ratio=ratio)
-
-
-def moved(objective: Any) -> Objective:
-    """The same on the GPU."""
-    for net in objective.nets.values():
-        net.to("cuda")
-    if getattr(objective, "perceptual", None) is not None:
-        objective.perceptual.to("cuda")
-    if hasattr(objective, "data"):
-        objective.data = Tokens(objective.data.values.to("cuda"), objective.data.labels.to("cuda"))
-    return objective
+        noise = torch.randn(12, 2, 16, 8, generator=torch.Generator().manual_seed(0)).half()
+        values = 0.1 * noise + labels.unsqueeze(-1)
+        mar: Any = initialise(build(MAR), generator)
+        return LatentsObjective(mar, Tokens(values, photos.labels), 8)
+    ids = (labels * 5 + torch.arange(16) % 2).expand(-1, 2, -1).to(torch.int32)
+    net: Any = initialise(build(MASKGIT if kind == "maskgit" else MAGE), generator)
+    return IdsObjective(net, Tokens(ids, photos.labels), 8)
 
 
 def recipe(steps: int, **changes: Any) -> Recipe:
@@ -98,7 +78,7 @@ def weights(trainer: Trainer) -> list[Tensor]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_falls(kind: str, photos: Photos) -> None:
-    steps = 120 if kind in ("vq-critic", "kl-features") else 60  # who is argued with takes longer
+    steps = 60 if kind in ("maskgit", "mage", "mar") else 160  # pictures take longer
     trainer = Trainer(objective(kind, photos), recipe(steps, muon=kind == "mage"))
     trainer.run(progress=False, every=10)
     first, last = trainer.log[0]["loss"], trainer.log[-1]["loss"]
@@ -140,7 +120,7 @@ def test_nan_stops_the_run(photos: Photos) -> None:
 
 
 def test_rates_warm_up_and_decay() -> None:
-    plan = Recipe(steps=1000, lr=1.0, warmup=100, floor=0.02)
+    plan = Recipe(steps=1000, lr=1.0, warmup=100)
     assert plan.rate(0) == pytest.approx(0.01, rel=1e-3)
     assert plan.rate(99) > 0.95
     assert plan.rate(500) == pytest.approx(0.51, abs=0.01)
@@ -176,15 +156,6 @@ def test_noising_keeps_the_variance(photos: Photos) -> None:
     assert target.table[-1, 0] < 0.01
 
 
-def test_crops_are_parts_of_photos(photos: Photos) -> None:
-    crops = photo_batch(photos, 6, torch.Generator().manual_seed(1), crop=8)
-    assert crops.shape == (6, 3, 8, 8)
-    whole = torch.cat([photos.pixels, photos.pixels.flip(-1)]).float() / 255
-    windows = whole.unfold(2, 8, 1).unfold(3, 8, 1)  # (n, 3, 9, 9, 8, 8)
-    for crop in crops:
-        assert (windows == crop[None, :, None, None]).flatten(4).all(-1).all(1).any()
-
-
 def test_latents_are_scaled_to_unit_variance(photos: Photos) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -216,16 +187,18 @@ def package_file(path: Path, extra: object = None) -> Path:
 
 def test_the_perceptual_distance_sees_differences(tmp_path: Path) -> None:
     distance = PerceptualDistance.load(package_file(tmp_path / "vgg16.ckpt"))
+
+    def between(ours: Tensor, theirs: Tensor) -> Tensor:
+        return distance.between(distance.features(ours), distance.features(theirs))
+
     generator = torch.Generator().manual_seed(0)
     a = torch.rand(1, 3, 32, 32, generator=generator)
     b = (a + 0.1 * torch.rand(a.shape, generator=generator)).clamp(0, 1).requires_grad_()
-    assert distance(a, a).item() == pytest.approx(0, abs=1e-6)
-    assert distance(b, a) > 0
-    distance(b, a).backward()
+    assert between(a, a).item() == pytest.approx(0, abs=1e-6)
+    assert between(b, a) > 0
+    between(b, a).backward()
     assert b.grad is not None
     assert b.grad.abs().sum() > 0
-    save_file(distance.state_dict(), tmp_path / "own.safetensors")
-    assert torch.equal(PerceptualDistance.load(tmp_path / "own.safetensors")(b, a), distance(b, a))
 
 
 def test_the_perceptual_weights_are_arrays_and_nothing_else(tmp_path: Path) -> None:
@@ -273,7 +246,6 @@ def test_a_critic_without_hold_is_not_heard(photos: Photos) -> None:
     tokenizer: Any = objective("kl-features", photos)
     tokenizer.critic_weight = 1.0
     generator = torch.Generator().manual_seed(0)
-    assert tokenizer.begin(50, 0.5) == (True, False, False, False)
     with torch.no_grad():
         for judge in (tokenizer.critic.pixels, *tokenizer.critic.heads.children()):
             judge.score.weight.zero_()
@@ -300,24 +272,6 @@ def test_noise_on_latents_spares_the_deterministic_ones(photos: Photos) -> None:
     assert not torch.equal(drawn[0.0], drawn[0.5])
 
 
-def test_graphs_are_for_cuda(photos: Photos) -> None:
-    with pytest.raises(ValueError, match="device is cpu"):
-        Trainer(objective("kl", photos), recipe(4), graphs=True)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("kind", ["kl", "vq-critic", "kl-features", "maskgit", "mage"])
-def test_graphs_change_nothing(kind: str, photos: Photos) -> None:
-    ends = []
-    for graphs in (False, True):
-        data = photos.to("cuda")
-        trainer = Trainer(moved(objective(kind, data)), recipe(12), "cuda", graphs=graphs)
-        trainer.run(progress=False, every=1)
-        ends.append([row["loss"] for row in trainer.log])
-    assert trainer.graphs
-    assert ends[0] == pytest.approx(ends[1], rel=1e-2)
-
-
 def test_muon_treats_queries_keys_and_values_apart() -> None:
     generator = torch.Generator().manual_seed(0)
     grad = torch.randn(24, 8, generator=generator)
@@ -336,46 +290,30 @@ def pictures(folder: Path, side: int = 16) -> Path:
     for name in ("rose", "tulip"):
         (folder / name).mkdir(parents=True)
         for i in range(3):
-            Image.fromarray(generator.integers(0, 255, (side, side, 3), dtype=np.uint8)).save(
-                folder / name / f"{i}.png"
-            )
+            pixels = generator.integers(0, 255, (side, side, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
     return folder
 
 
-def test_folders_and_files_are_read_alike(tmp_path: Path) -> None:
+def test_sub_folders_are_classes(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "photos")
     photos = read_photos(folder)
-    assert photos.pixels.shape == (6, 3, 16, 16)
     assert photos.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    images = photos.pixels.permute(0, 2, 3, 1).numpy()
-    np.savez(tmp_path / "a.npz", images=images, labels=photos.labels.numpy())
-    assert torch.equal(read_photos(tmp_path / "a.npz").pixels, photos.pixels)
-    blobs = [p.read_bytes() for p in sorted(folder.rglob("*.png"))]
-    offsets = np.cumsum([0, *map(len, blobs)])
-    raw = np.frombuffer(b"".join(blobs), dtype=np.uint8)
-    np.savez(tmp_path / "b.npz", bytes=raw, offsets=offsets, labels=photos.labels.numpy())
-    assert torch.equal(read_photos(tmp_path / "b.npz").pixels, photos.pixels)
+    for ours, file in zip(photos.pixels, sorted(folder.rglob("*.png")), strict=True):
+        assert torch.equal(ours.permute(1, 2, 0), torch.from_numpy(np.asarray(Image.open(file)).copy()))
+    assert read_photos(folder / "rose").labels.tolist() == [0, 0, 0]
 
 
 def test_unreadable_data_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not exist"):
-        read_photos(tmp_path / "none.npz")
-    (tmp_path / "bad.npz").write_bytes(b"no archive")
-    with pytest.raises(DataError, match="cannot be read as npz"):
-        read_photos(tmp_path / "bad.npz")
-    np.savez(tmp_path / "other.npz", x=np.zeros(3))
-    with pytest.raises(DataError, match=r"\['x'\]"):
-        read_photos(tmp_path / "other.npz")
+    with pytest.raises(ValueError, match=r"none is no folder; give one of pictures"):
+        read_photos(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds no pictures"):
+    with pytest.raises(ValueError, match="holds no pictures"):
         read_photos(tmp_path / "empty")
     folder = pictures(tmp_path / "photos")
     (folder / "rose" / "9.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"9\.png is no readable picture"):
+    with pytest.raises(ValueError, match=r"9\.png is no readable picture"):
         read_photos(folder)
     Image.new("RGB", (8, 8)).save(folder / "rose" / "9.png")
-    with pytest.raises(DataError, match="squares of one size"):
+    with pytest.raises(ValueError, match="squares of one size"):
         read_photos(folder)
-    np.savez(tmp_path / "objects.npz", images=np.array([{"a": 1}], dtype=object), labels=np.zeros(1, int))
-    with pytest.raises(DataError, match="cannot be read as npz"):
-        read_photos(tmp_path / "objects.npz")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,12 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from recap.checkpoints.identify import describe
 from recap.checkpoints.int8 import HOW_TO_READ, SCALE, restore
 from recap.checkpoints.int8 import compact as made_compact
 from recap.checkpoints.safe_files import CheckpointError, parse_json, read_text
 from recap.core.options import SamplingOptions
-from recap.models.registry import TOKENIZERS, architecture_of, architectures, build, field_names
+from recap.models.registry import TOKENIZERS, architecture_of, architectures, build, recognised
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 MAX_KEYS_SHOWN = 8  # of those that do not fit
@@ -45,12 +44,14 @@ def save_pretrained(
         raise CheckpointError(f"{', '.join(sorted(taken))} in {CONFIG} is not for the caller to set; leave it out")
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file; give a folder to write {CONFIG} and {WEIGHTS} into")
-    config = {"format": "recap", "family": family_name(net), **about, "config": asdict(net.config)}  # type: ignore[call-overload]
-    tensors = {key: value.detach().contiguous() for key, value in net.state_dict().items()}
+    known = architecture_of(net)
+    if known is None:
+        raise CheckpointError(f"{type(net).__name__} is not one of the library's networks; only those can be saved")
+    config = {"format": "recap", "family": known.name, **about, "config": asdict(net.config)}  # type: ignore[call-overload]
+    tensors = {key: value.detach().cpu().contiguous() for key, value in net.state_dict().items()}
     metadata = {"format": "pt"}
     if compact:
-        grids = {key: value.cpu() for key, value in (scales or {}).items()}
-        tensors = made_compact({key: value.cpu() for key, value in tensors.items()}, grids)
+        tensors = made_compact(tensors, {key: value.cpu() for key, value in (scales or {}).items()})
         if any(key.endswith(SCALE) for key in tensors):
             metadata["compact"] = HOW_TO_READ
     try:
@@ -69,9 +70,8 @@ def load_pretrained(
     """Read a network from `folder`, in evaluation mode."""
     folder = Path(folder)
     config = read_config(folder)
-    size = config_from(config, folder)
     try:
-        net = build(size, meta=True)
+        net = build(config_from(config, folder), meta=True)
     except (RuntimeError, TypeError, OverflowError) as error:  # numbers that no tensor can have
         raise CheckpointError(f"{folder} describes an impossible model: {str(error).splitlines()[0]}") from error
     tensors = restore(read_tensors(folder / WEIGHTS), folder / WEIGHTS)
@@ -90,51 +90,36 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = parse_json(read_text(path), "it", finite=True)
     except ValueError as error:
         raise CheckpointError(f"{path} is not valid JSON ({error}); write it again with save_pretrained") from error
-    if (
-        not isinstance(config, dict)
-        or not isinstance(config.get("family"), str)
-        or not isinstance(config.get("config"), dict)
-        or not isinstance(config.get("setting", ""), str)
-    ):
+    entries = config if isinstance(config, dict) else {}
+    if not isinstance(entries.get("family"), str) or not isinstance(entries.get("config"), dict):
         raise CheckpointError(f"{path} has no 'family' and 'config' entries; it was not written by recap")
-    return config
+    return entries
 
 
 def config_from(data: Mapping[str, Any], source: object) -> Any:
     """The configuration object that a parsed `config.json` describes."""
-    kinds = {name: kind.config for name, kind in architectures().items()}
-    family = data["family"]
-    if family not in kinds:
-        raise CheckpointError(f"{source} is of family {family!r}; known families: {', '.join(kinds)}")
-    values = {key: tuple(v) if isinstance(v, list) else v for key, v in data["config"].items()}
-    unknown = set(values) - field_names(kinds[family])
-    if unknown:
-        raise CheckpointError(f"{source} has settings that {family} does not know: {', '.join(sorted(unknown))}")
-    for field in fields(kinds[family]):
-        value = values.get(field.name, field.default)
-        parts = value if isinstance(field.default, tuple) and isinstance(value, tuple) else (value,)
-        if isinstance(field.default, int | tuple) and any(type(part) is not int for part in parts):
-            raise CheckpointError(
-                f"{source} describes an impossible model: {field.name} is {value!r}; sizes are integers"
-            )
-    for name in TOKENIZERS:  # one inside
-        if values.get(name) is not None:
-            if not isinstance(values[name], dict):
-                raise CheckpointError(
-                    f"{source} describes an impossible model: {name} is {values[name]!r}; it must be an object"
-                )
-            values[name] = config_from({"family": name, "config": values[name]}, source)
     try:
-        return kinds[family](**values)
+        return _config(data["family"], data["config"])
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{source} describes an impossible model: {error}") from error
 
 
-def family_name(net: nn.Module) -> str:
-    known = architecture_of(net)
-    if known is None:
-        raise CheckpointError(f"{type(net).__name__} is not one of the library's networks; only those can be saved")
-    return known.name
+def _config(family: str, given: object) -> Any:
+    kinds = {name: kind.config for name, kind in architectures().items()}
+    if family not in kinds:
+        raise ValueError(f"its family is {family!r}; known families: {', '.join(kinds)}")
+    if not isinstance(given, dict):
+        raise ValueError(f"{family} is {given!r}; it must be an object")
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    if unknown := set(values) - {field.name for field in fields(kinds[family])}:
+        raise ValueError(f"it has settings that {family} does not know: {', '.join(sorted(unknown))}")
+    for field in fields(kinds[family]):
+        value = values.get(field.name, field.default)
+        parts = value if isinstance(field.default, tuple) and isinstance(value, tuple) else (value,)
+        if isinstance(field.default, int | tuple) and any(type(part) is not int for part in parts):
+            raise ValueError(f"{field.name} is {value!r}; sizes are integers")
+    inside = {name: _config(name, values[name]) for name in TOKENIZERS if values.get(name) is not None}
+    return kinds[family](**values | inside)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -170,13 +155,25 @@ def load_strict(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> N
     net.load_state_dict(dict(tensors), strict=True, assign=True)
 
 
+def describe(tensors: Mapping[str, Tensor]) -> str:
+    """A guess for people at what a state dict is: the published size, or the family and what it measures."""
+    kind = recognised(tensors)
+    if kind is None:
+        return "no model that this library knows"
+    try:
+        config = kind.infer(tensors, None)
+    except (KeyError, IndexError, ValueError):
+        return f"a {kind.name} of unknown size"
+    names = [name for name, size in kind.sizes.items() if size == config]
+    return names[0] if names else f"a {kind.name} of another size: {config}"
+
+
 def _kind(tensor: Tensor) -> str:
     """What must agree: the shape, and whether it holds weights or integers."""
     return f"{tuple(tensor.shape)}" if tensor.is_floating_point() else f"{tuple(tensor.shape)} of integers"
 
 
-def _listed(what: str, items: Iterable[str]) -> str:
-    items = list(items)
+def _listed(what: str, items: Sequence[str]) -> str:
     if not items:
         return ""
     more = f"\n  ... and {len(items) - MAX_KEYS_SHOWN} more" if len(items) > MAX_KEYS_SHOWN else ""
@@ -195,25 +192,23 @@ class ModelConfig:
 def read_model_config(folder: Path, config: Mapping[str, Any]) -> ModelConfig:
     """The entries "tokenizer", "class_names" and "sampling" of a model folder's parsed `config.json`."""
     return ModelConfig(
-        tokenizer_folder(folder, config["tokenizer"]) if config.get("tokenizer") is not None else None,
+        _tokenizer(folder, config["tokenizer"]) if config.get("tokenizer") is not None else None,
         _class_names(folder, config),
         _options(folder, config),
     )
 
 
-def tokenizer_folder(folder: Path, entry: object) -> Path:
+def _tokenizer(folder: Path, entry: object) -> Path:
     """The folder that a relative path such as "../flowers-kl" means; it stays beside or in the model's folder."""
-    source = folder / CONFIG
     if not isinstance(entry, str) or not entry:
-        raise CheckpointError(f"{source} has tokenizer {entry!r}; expected a relative path such as '../name'")
-    windows = PureWindowsPath(entry)
-    if PurePosixPath(entry).is_absolute() or windows.drive or windows.root:
-        raise CheckpointError(f"{source} has tokenizer {entry!r}, an absolute path; make it relative to the folder")
+        raise CheckpointError(
+            f"{folder / CONFIG} has tokenizer {entry!r}; expected a relative path such as '../name'"
+        )
     own = folder.resolve()
     found = (own / entry).resolve()  # follows links too
     if own.parent not in found.parents:
         raise CheckpointError(
-            f"{source} has tokenizer {entry!r}, which leads out of {own.parent}; "
+            f"{folder / CONFIG} has tokenizer {entry!r}, which leads out of {own.parent}; "
             f"put the tokenizer into the model's folder or beside it"
         )
     return found

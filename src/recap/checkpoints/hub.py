@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from recap.checkpoints.safe_files import CheckpointError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 FILES = (CONFIG, WEIGHTS, f"tokenizer/{CONFIG}", f"tokenizer/{WEIGHTS}")
-YES = ("1", "on", "true", "yes")
 
 
 def is_name(model: str | Path) -> bool:
@@ -21,14 +19,8 @@ def is_name(model: str | Path) -> bool:
     return isinstance(model, str) and NAME.fullmatch(model) is not None and not Path(model).exists()
 
 
-def offline() -> bool:
-    """Whether the environment says HF_HUB_OFFLINE."""
-    return os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in YES
-
-
 def snapshot(name: str, *, revision: str | None = None, local_files_only: bool = False) -> Path:
     """The folder on disk with the files of `name`, fetched unless they are there already."""
-    local = local_files_only or offline()
     try:
         client: Any = importlib.import_module("huggingface_hub")
     except ImportError as error:
@@ -37,14 +29,14 @@ def snapshot(name: str, *, revision: str | None = None, local_files_only: bool =
             f'pip install "recap-mgm[hub]"'
         ) from error
     try:
-        folder = client.snapshot_download(name, revision=revision, local_files_only=local, allow_patterns=list(FILES))
+        folder = client.snapshot_download(
+            name, revision=revision, local_files_only=local_files_only, allow_patterns=list(FILES)
+        )
     except (OSError, ValueError) as error:  # of the network, the hub, the cache or the name
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        advice = (
-            "only files that were downloaded before may be used; leave out local_files_only and HF_HUB_OFFLINE once"
-            if local
-            else "check the name and the connection, or give a folder"
-        )
+        advice = "check the name and the connection (or whether HF_HUB_OFFLINE is set), or give a folder"
+        if local_files_only:
+            advice = "only files that were downloaded before may be used; leave out local_files_only once"
         raise CheckpointError(
             f"no folder {name} exists, and the hub's {name} could not be had ({reason}); {advice}"
         ) from error

@@ -44,25 +44,21 @@ def compact(tensors: Mapping[str, Tensor], scales: Mapping[str, Tensor] | None =
 def restore(tensors: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
     """Undo `compact`; tensors that were never made compact come back untouched."""
     scales = {key.removesuffix(SCALE): value for key, value in tensors.items() if key.endswith(SCALE)}
-    whole: dict[str, Tensor] = {}
-    for key, tensor in tensors.items():
-        if key.endswith(SCALE):
-            continue
+    whole = {key: tensor for key, tensor in tensors.items() if not key.endswith(SCALE)}
+    if lost := [key for key in scales if key not in whole]:
+        raise CheckpointError(
+            f"{source} has {lost[0]}{SCALE} but no tensor that belongs to it; save or copy the model again"
+        )
+    for key, tensor in whole.items():
         if key in scales:
-            check_scale(key, tensor, scales.pop(key), source)
-            whole[key] = tensor.float() * along_rows(tensors[key + SCALE], tensor)
+            check_scale(key, tensor, scales[key], source)
+            whole[key] = tensor.float() * along_rows(scales[key], tensor)
         elif tensor.dtype == torch.int8:
             raise CheckpointError(
                 f"{source} has {key} in compact form but not its {key}{SCALE}; save or copy the model again"
             )
-        else:
-            whole[key] = tensor
-    if scales:
-        raise CheckpointError(
-            f"{source} has {next(iter(scales))}{SCALE} but no tensor that belongs to it; save or copy the model again"
-        )
-    if len(whole) < len(tensors):
-        whole = {key: value.float() if value.is_floating_point() else value for key, value in whole.items()}
+        elif scales and tensor.is_floating_point():
+            whole[key] = tensor.float()
     return whole
 
 
@@ -100,16 +96,12 @@ def shortened(tensor: Tensor) -> Tensor:
 
 def check_scale(key: str, tensor: Tensor, scale: Tensor, source: object) -> None:
     """Refuse a compact tensor whose parts do not belong together."""
-    rows = tensor.shape[row_dim(tensor)] if tensor.ndim >= 2 else 0
-    if tensor.dtype != torch.int8 or not rows:
+    rows = tensor.shape[row_dim(tensor)] if tensor.ndim >= 2 and tensor.dtype == torch.int8 else 0
+    if not rows or scale.shape != (rows,) or scale.dtype != torch.float32:
         raise CheckpointError(
-            f"{source} has a {key}{SCALE}, but {key} is {tuple(tensor.shape)} of {tensor.dtype}; "
-            f"expected int8 with two dimensions or more, save or copy the model again"
-        )
-    if scale.shape != (rows,) or scale.dtype != torch.float32:
-        raise CheckpointError(
-            f"{source} has {key}{SCALE} of shape {tuple(scale.shape)} and {scale.dtype}; "
-            f"expected ({rows},) of torch.float32, one for each row of {key}"
+            f"{source} has {key} {tuple(tensor.shape)} of {tensor.dtype} and {key}{SCALE} {tuple(scale.shape)} of "
+            f"{scale.dtype}; expected int8 of two dimensions or more, and one float32 for each of its rows: "
+            f"save or copy the model again"
         )
     if not bool((scale.isfinite() & (scale >= 0)).all()):
         raise CheckpointError(f"{source} has {key}{SCALE} with values that are no scales; copy the model again")

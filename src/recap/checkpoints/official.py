@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from recap.checkpoints.folder import load_strict, read_tensors
-from recap.checkpoints.identify import infer, recognised
 from recap.checkpoints.safe_files import CheckpointError, check_tensors, read_pickle
-from recap.models.registry import SIZES, TOKENIZER_SIZES, TOKENIZERS, build, size_name
+from recap.models.registry import SIZES, TOKENIZER_SIZES, TOKENIZERS, architectures, build, recognised, size_name
 
 # data that training scripts leave beside the weights; their constructors do nothing but hold it
 HARMLESS: list[Any] = [argparse.Namespace, np.dtype, type(np.dtype("float64")), type(np.dtype("int64"))]
@@ -32,14 +31,12 @@ def load_official(
     tensors = read_official(path)
     for kind in TOKENIZERS.values():
         inside = f"{kind.name}."
-        if model in kind.sizes and any(
-            key.startswith(inside) for key in tensors
-        ):  # a tokenizer inside a model's file
+        if model in kind.sizes and any(key.startswith(inside) for key in tensors):  # it lies inside a model's file
             tensors = {key.removeprefix(inside): t for key, t in tensors.items() if key.startswith(inside)}
     if model is not None and heads is not None:
         raise CheckpointError(f"{model} has a known number of heads; give either model or heads")
     if model is None:
-        config = infer(tensors, heads=heads)
+        config = _measured(tensors, heads)
     else:
         config = TOKENIZER_SIZES[model] if model in TOKENIZER_SIZES else SIZES[size_name(model)]
     net = build(config, meta=True)
@@ -51,6 +48,22 @@ def load_official(
     for parameter in net.parameters(recurse=False):
         parameter.data = parameter.data.to(dtype=dtype)
     return net
+
+
+def _measured(tensors: Mapping[str, Tensor], heads: int | None) -> Any:
+    """The configuration that a state dict fits."""
+    kind = recognised(tensors)
+    if kind is None:
+        raise CheckpointError(
+            f"the file holds none of the known models ({', '.join(architectures())}); "
+            f"its first keys: {', '.join(list(tensors)[:5])}"
+        )
+    try:
+        return kind.infer(tensors, heads)
+    except (KeyError, IndexError, ValueError) as error:
+        raise CheckpointError(
+            f"the file looks like {kind.name} but is incomplete or of an odd size: {error}"
+        ) from error
 
 
 def read_official(path: str | Path) -> dict[str, Tensor]:
@@ -88,11 +101,8 @@ def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
             content = content[name]
             break
-    tensors = (
-        {str(key).removeprefix("module."): value for key, value in content.items() if isinstance(value, Tensor)}
-        if isinstance(content, Mapping)
-        else {}
-    )
+    items = content.items() if isinstance(content, Mapping) else ()
+    tensors = {str(key).removeprefix("module."): value for key, value in items if isinstance(value, Tensor)}
     if not tensors:
         raise CheckpointError(f"{path} holds no weights; expected a state dict, bare or under {', '.join(WRAPPERS)}")
     return tensors

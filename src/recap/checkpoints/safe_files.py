@@ -6,8 +6,6 @@ Every limit has a name and a default, and the environment may raise it: RECAP_MO
 from __future__ import annotations
 
 import json
-import math
-import mmap
 import os
 import tokenize
 import zipfile
@@ -29,6 +27,7 @@ DEFAULTS = {
 AMPLE = 2  # bytes of tensors over bytes of the file: some weights are tied, and never all of them
 SMALL = 1 << 20  # bytes that nobody counts
 BAD_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, KeyError)
+BAD_HEADER = (TypeError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError)  # of an array
 
 
 class CheckpointError(ValueError):
@@ -95,30 +94,22 @@ def array_names(path: str | Path) -> set[str]:
 
 def read_arrays(path: str | Path, keys: Iterable[str] | None = None) -> dict[str, np.ndarray]:
     """Arrays of an npz file, all or some, if they unpack to no more than a limit; nothing is unpickled."""
-    wanted = None if keys is None else set(keys)
     try:
         with zipfile.ZipFile(path) as archive:
-            members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
-            found = {member.filename.removesuffix(".npy"): member for member in members}
-            found = {name: member for name, member in found.items() if wanted is None or name in wanted}
-            size = sum(member.file_size for member in found.values())  # zipfile reads no more than this
-            check_limit("MOST_ARRAY_BYTES", size, f"{path} unpacks to {size:,} bytes")
-            return {name: _array(archive, member, f"{name} in {path}") for name, member in found.items()}
+            sizes = {member.filename: member.file_size for member in archive.infolist()}
+        found = {name for name in sizes if name.endswith(".npy")}
+        wanted = found if keys is None else found & {f"{key}.npy" for key in keys}
+        size = sum(sizes[name] for name in wanted)  # zipfile reads no more than this
+        check_limit("MOST_ARRAY_BYTES", size, f"{path} unpacks to {size:,} bytes")
+        with np.load(path, allow_pickle=False) as arrays:
+            content = {name.removesuffix(".npy"): arrays[name] for name in wanted}
     except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
-    except (OSError, ValueError, *BAD_ARCHIVE) as error:
+    except (OSError, ValueError, *BAD_ARCHIVE, *BAD_HEADER) as error:
         raise ValueError(f"{path} cannot be read as npz ({error}); it is damaged or of another format") from error
-
-
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> np.ndarray:
-    with archive.open(member) as stream:
-        shape, _, dtype = array_header(stream, name)
-    if dtype.hasobject:
-        raise ValueError(f"{name} holds Python objects, and nothing is unpickled; save numbers")
-    if math.prod(shape) * dtype.itemsize > member.file_size:
-        raise ValueError(f"{name} is of shape {shape} in {member.file_size:,} bytes; the file is cut short")
-    with archive.open(member) as stream:
-        return np.lib.format.read_array(stream, allow_pickle=False)
+    if odd := [name for name, array in content.items() if not isinstance(array, np.ndarray)]:
+        raise ValueError(f"{path} cannot be read as npz: {odd[0]} is no array; write it with numpy.savez")
+    return content
 
 
 def array_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -127,7 +118,7 @@ def array_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, n
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, by_column, dtype = read(stream)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError) as error:
+    except (ValueError, *BAD_HEADER) as error:
         raise ValueError(f"{name} is no readable array ({error}); write it with numpy.savez") from error
     if any(size < 0 for size in shape):
         raise ValueError(f"{name} has the shape {shape}; write it with numpy.savez")
@@ -137,54 +128,33 @@ def array_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, n
 def read_pickle(path: str | Path, device: torch.device | str = "cpu") -> Any:
     """What a file of `torch.save` holds, if that is data alone; errors are those of torch, or a `CheckpointError`.
 
-    torch unpickles no foreign objects (`weights_only`). What it would still do is refused here: unpack more than the
-    file has, or make an array of any length from a number.
+    torch unpickles no foreign objects (`weights_only`), but would unpack more than the file has: that is refused.
     """
-    check_archive(Path(path))
-    return torch.load(path, map_location=device, weights_only=True)
-
-
-def check_archive(path: Path) -> None:
-    """Refuse an archive that grows when it is read, and a pickle that asks for room by its size alone."""
-    size = path.stat().st_size
-    if not size:
-        return
+    size = Path(path).stat().st_size
     if zipfile.is_zipfile(path):
         try:
             with zipfile.ZipFile(path) as archive:
-                members = archive.infolist()
+                claimed = sum(member.file_size for member in archive.infolist())
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
             raise CheckpointError(f"{path} cannot be read ({error}); it is damaged, download it again") from error
-        packed = [member.filename for member in members if member.compress_type != zipfile.ZIP_STORED]
-        claimed = sum(member.file_size for member in members)
-        if packed or claimed > size:
-            why = f"{packed[0]} in it is compressed" if packed else f"it says that it unpacks to {claimed:,} bytes"
+        if claimed > size:
             raise CheckpointError(
-                f"{path} was refused: {why}, and torch.save writes what is {size:,} bytes long as it is; "
-                f"download it again, or save it anew with torch.save"
+                f"{path} was refused: it unpacks to {claimed:,} bytes, and torch.save writes what is {size:,} bytes "
+                f"long as it is; download it again, or save it anew with torch.save"
             )
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        if content.find(b"\nbytearray\n") >= 0:
-            raise CheckpointError(
-                f"{path} was refused: it holds a bytearray, which may be of any length, and nothing of it was run. "
-                f"Save the plain state dict, or a safetensors file, where you trust it."
-            )
+    return torch.load(path, map_location=device, weights_only=True)
 
 
 def check_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse tensors that are not there in full, byte by byte, in the file that they come from."""
-    total, most = 0, AMPLE * path.stat().st_size + SMALL
+    """Refuse tensors that take more room than the file that they come from, and others than plain ones."""
     for key, tensor in tensors.items():
-        plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
-        size = tensor.numel() * tensor.element_size() if plain else 0
-        if not plain or size > tensor.untyped_storage().nbytes():
+        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
             raise CheckpointError(
-                f"{path} was refused: {key} is no plain tensor (sparse, quantized, or of repeated values); "
+                f"{path} was refused: {key} is no plain tensor (but sparse, quantized or empty); "
                 f"save the state dict with plain ones"
             )
-        total += size
-    if total > most:
+    total, size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()), path.stat().st_size
+    if total > AMPLE * size + SMALL:
         raise CheckpointError(
-            f"{path} was refused: its tensors take {total:,} bytes and the file has {path.stat().st_size:,}; "
-            f"save the state dict anew"
+            f"{path} was refused: its tensors take {total:,} bytes and the file has {size:,}; save it anew"
         )

@@ -9,10 +9,9 @@ import argparse
 from typing import Any
 
 from recap.checkpoints import CheckpointError, load_official, save_pretrained
-from recap.checkpoints.folder import family_name
 from recap.cli.options import DTYPES
 from recap.core.presets import PRESETS
-from recap.models.registry import SIZES, TOKENIZER_SIZES
+from recap.models.registry import SIZES, TOKENIZER_SIZES, known_architecture
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,5 +36,5 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise CheckpointError(f"{args.out} could not be written: {error}") from error
     parameters = sum(p.numel() for p in net.parameters())
-    print(f"{name or family_name(net)}: {parameters / 1e6:.1f} M parameters written to {args.out}")
+    print(f"{name or known_architecture(net).name}: {parameters / 1e6:.1f} M parameters written to {args.out}")
     return 0

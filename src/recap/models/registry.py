@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
@@ -72,6 +71,11 @@ def architecture_of(config: object) -> Architecture | None:
     """The family or tokenizer of a configuration, or of a network that has one."""
     config = getattr(config, "config", config)
     return next((kind for kind in architectures().values() if isinstance(config, kind.config)), None)
+
+
+def recognised(tensors: Mapping[str, Tensor]) -> Architecture | None:
+    """The family or tokenizer whose own key is among those of a state dict."""
+    return next((kind for kind in architectures().values() if kind.key in tensors), None)
 
 
 def family_of(config: object) -> Family:
@@ -203,7 +207,3 @@ def randomize(net: nn.Module, seed: int = 0) -> nn.Module:
 @lru_cache
 def count_parameters(config: Config | TokenizerConfig) -> int:
     return sum(parameter.numel() for parameter in build(config, meta=True).parameters())
-
-
-def field_names(kind: type[Any]) -> set[str]:
-    return {field.name for field in fields(kind)}

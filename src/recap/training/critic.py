@@ -44,7 +44,8 @@ class FeatureCritic(nn.Module):
     """Scores the features that the perceptual distance sees, one small head for each depth, and the pixels.
 
     Features of a trained network show at once what a critic of pixels needs thousands of steps to find, and the
-    distance has computed them anyway. The pixels are judged too, or details that the features miss would go wild.
+    distance has computed them anyway. The pixels are judged too, or details that the features miss would go wild;
+    without a distance (no `widths`) they alone are.
     """
 
     def __init__(self, widths: tuple[int, ...] = WIDTHS, channels: int = 64) -> None:
@@ -58,7 +59,7 @@ class FeatureCritic(nn.Module):
         Of small pictures the deepest features are a single place; those have no patches to judge.
         """
         judged = [head(x) for head, x in zip(self.heads, features, strict=True) if min(x.shape[-2:]) > 1]
-        return [self.pixels(images), *judged]
+        return [x.float() for x in (self.pixels(images), *judged)]
 
 
 class FeatureHead(nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +18,12 @@ from recap.models.maskgit import MaskGIT
 from recap.tokenizers import KLVAE, VQGAN
 from recap.tokenizers.images import to_sequence
 from recap.training.data import Photos
-from recap.training.masking import Ratio, first_masked, masked_ratio, random_order
+from recap.training.loop import Objective
+from recap.training.masking import MAGE_RATIO, MAR_RATIO, cosine_ratio, first_masked, normal_ratio, random_order
 from recap.training.tokenizers import posterior
 
 SMOOTHING = 0.05  # of labels, where ids are predicted
 LABEL_DROP = 0.1  # share of images whose label is hidden
-N = TypeVar("N", bound=nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,39 +85,29 @@ def compile_parts(net: nn.Module) -> None:
             module.compile(dynamic=False)
 
 
-class MaskedObjective(Generic[N]):
-    """What the objectives of the families share: a network, its data, and how much of it is masked."""
-
-    def __init__(self, net: N, data: Tokens, batch: int, ratio: Ratio | None = None) -> None:
-        """`ratio` is the distribution of the masked share; None is MaskGIT's cosine."""
-        self.net, self.data, self.batch, self.ratio = net, data, batch, ratio
-        self.nets: dict[str, nn.Module] = {"loss": net}
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def begin(self, step: int, share: float) -> bool | None:
-        return True  # every step is like the others
-
-    def dropped(self, *shape: int, generator: torch.Generator) -> Tensor:
-        """Which images go without their label, for guidance."""
-        return torch.rand(*shape, generator=generator, device=generator.device) < LABEL_DROP
+def dropped(*shape: int, generator: torch.Generator) -> Tensor:
+    """Which images go without their label, for guidance."""
+    return torch.rand(*shape, generator=generator, device=generator.device) < LABEL_DROP
 
 
-class IdsObjective(MaskedObjective[MaskGIT | MAGE]):
+class IdsObjective(Objective):
     """Masked-token cross-entropy with label smoothing, for MaskGIT and MAGE."""
+
+    def __init__(self, net: MaskGIT | MAGE, data: Tokens, batch: int) -> None:
+        self.net, self.data, self.batch = net, data, batch
+        self.nets = {"loss": net}
 
     def losses(
         self, step: int, share: float, generator: torch.Generator
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         ids, labels = self.data.batch(self.batch, generator)
-        ids, device = ids.long(), ids.device
-        ratios = masked_ratio(self.ratio, len(ids), generator, device)
-        masked = first_masked(random_order(len(ids), ids.shape[1], generator, device), ratios)
+        ids, of_maskgit = ids.long(), isinstance(self.net, MaskGIT)
+        ratios = cosine_ratio(len(ids), generator) if of_maskgit else normal_ratio(len(ids), generator, *MAGE_RATIO)
+        masked = first_masked(random_order(len(ids), ids.shape[1], generator), ratios)
         seen = ids.masked_fill(masked, self.net.config.mask_id)
         if isinstance(self.net, MaskGIT):
-            dropped = self.dropped(len(ids), generator=generator)
-            logits = self.net(seen, torch.where(dropped, self.net.config.null_class, labels))
+            hidden = dropped(len(ids), generator=generator)
+            logits = self.net(seen, torch.where(hidden, self.net.config.null_class, labels))
         else:
             logits = self.net(seen)
         flat = logits.float().flatten(0, 1)
@@ -128,39 +117,35 @@ class IdsObjective(MaskedObjective[MaskGIT | MAGE]):
         return {"loss": (loss * weight).sum() / weight.sum()}, {"accuracy": (right * weight).sum() / weight.sum()}
 
 
-class LatentsObjective(MaskedObjective[MAR]):
+class LatentsObjective(Objective):
     """MAR's diffusion loss: predicted noise, and the learned variance by its bound."""
 
-    ratio: Ratio
     repeats = 2  # of every token, with noise of its own
 
-    def __init__(self, net: MAR, data: Tokens, batch: int, ratio: Ratio = (1.0, 0.25, 0.7, 1.0)) -> None:
-        super().__init__(net, data, batch, ratio)
+    def __init__(self, net: MAR, data: Tokens, batch: int) -> None:
+        self.net, self.data, self.batch = net, data, batch
+        self.nets = {"loss": net}
         table = list(reversed(updates(TRAINED_STEPS)))
         columns = [[1 / u.a, u.b / u.a, u.a, u.b, u.c, u.d, u.log_high, u.log_low] for u in table]
         self.table = torch.tensor(columns, device=data.values.device)  # (1000, 8)
-
-    def begin(self, step: int, share: float) -> None:
-        return None  # the encoder sees another number of tokens every time
 
     def losses(
         self, step: int, share: float, generator: torch.Generator
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         values, labels = self.data.batch(self.batch, generator)
-        device, config = values.device, self.net.config
+        device, places = values.device, self.net.config.num_tokens
         mean, deviation = values.float().chunk(2, dim=-1)
         tokens = mean + deviation * torch.randn(mean.shape, generator=generator, device=device)  # (B, N, C)
         # one share for the whole batch, as in the paper: every image then has as many visible tokens
         host = torch.Generator().manual_seed(generator.initial_seed())  # read where shapes are decided
-        rate = float(masked_ratio(self.ratio, 1, host, torch.device("cpu")))
-        order = random_order(len(tokens), config.num_tokens, generator, device)
+        rate = float(normal_ratio(1, host, *MAR_RATIO))
+        order = random_order(len(tokens), places, generator)
         masked = first_masked(order, torch.full((len(tokens),), rate, device=device))
-        hidden = min(config.num_tokens, max(1, math.ceil(rate * config.num_tokens)))
-        dropped = self.dropped(len(tokens), 1, generator=generator)
-        condition = torch.where(dropped, self.net.fake_latent, self.net.class_emb(labels))
-        features = self.net(tokens, masked, condition, hidden)
+        hidden = dropped(len(tokens), 1, generator=generator)
+        condition = torch.where(hidden, self.net.fake_latent, self.net.class_emb(labels))
+        features = self.net(tokens, masked, condition, min(places, max(1, math.ceil(rate * places))))
         # as many rows whatever the share: those that the smallest one masks, a random choice of all masked ones
-        rows = order[:, : max(1, math.ceil(self.ratio[2] * config.num_tokens)), None]  # (B, r, 1)
+        rows = order[:, : max(1, math.ceil(MAR_RATIO[2] * places)), None]  # (B, r, 1)
         features = features.gather(1, rows.expand(-1, -1, features.shape[-1])).flatten(0, 1)
         clean = tokens.gather(1, rows.expand(-1, -1, tokens.shape[-1])).flatten(0, 1)
         loss, figures = self.denoising(features, clean, generator)

@@ -1,4 +1,4 @@
-"""The embedded models: their sizes, and the recipes that trained them."""
+"""Sizes of the embedded models; the commands that trained them are in their README.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,3 @@ MAR = MARConfig(
     classes=CLASSES,
     token_bound=5.0,
 )
-MASK_RATIOS = {  # mean, deviation, low, high of the masked share; MaskGIT's is the cosine of a uniform number
-    "mage": (0.55, 0.25, 0.0, 1.0),  # MAGE's normal, but not cut at 0.5: late steps see most tokens
-    "mar": (1.0, 0.25, 0.7, 1.0),
-}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +18,10 @@ from recap.runs.files import atomic_write
 from recap.training.muon import Muon
 from recap.view.progress import tqdm
 
+FLOOR = 0.02  # share of the learning rate that is left at the end
+BETAS = 0.9, 0.95  # of AdamW
+CLIP = 1.0  # norm of a network's gradient
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -28,11 +31,8 @@ class Recipe:
     batch: int = 256
     lr: float = 1e-3
     warmup: int = 200
-    floor: float = 0.02  # share of the learning rate that is left at the end
     weight_decay: float = 0.03
-    betas: tuple[float, float] = (0.9, 0.95)
     ema: float = 0.999
-    clip: float = 1.0
     seed: int = 0
     bf16: bool = False
     muon: bool = False  # the inner matrices by Muon instead of AdamW
@@ -44,55 +44,30 @@ class Recipe:
     def rate(self, step: int) -> float:
         """The learning rate of a step: linear warm-up, then a cosine down to the floor."""
         wave = 0.5 * (1 + math.cos(math.pi * min(1.0, step / self.steps)))
-        return self.lr * min(1.0, (step + 1) / max(1, self.warmup)) * (self.floor + (1 - self.floor) * wave)
+        return self.lr * min(1.0, (step + 1) / max(1, self.warmup)) * (FLOOR + (1 - FLOOR) * wave)
 
 
 class Objective(Protocol):
-    """What is trained: networks by name, and a loss for each of them."""
+    """What is trained."""
 
-    @property
-    def nets(self) -> Mapping[str, nn.Module]:
-        """The first is the product; its average is kept."""
-        ...
-
-    def begin(self, step: int, share: float) -> Hashable | None:
-        """Set what changes from step to step. Returns what decides the shapes and branches of this step.
-
-        Steps for which it is the same can be replayed as one CUDA graph; None is for steps that never can.
-        """
-        ...
+    nets: dict[str, nn.Module]  # by the name of their loss; the first is the product, and its average is kept
 
     def losses(
         self, step: int, share: float, generator: torch.Generator
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The loss of every network for this step, and figures worth showing."""
+        """The loss of networks for this step, at this share of the run, and figures worth showing."""
         ...
 
     def state(self) -> dict[str, Tensor]:
         """Tensors beyond parameters that training changes."""
-        ...
-
-
-StepResult = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, list[Tensor | None]]]  # losses, figures, gradients
-
-WARM_UP = 3  # steps that compile, plan and allocate before a graph is captured
+        return {}
 
 
 class Trainer:
-    """Runs an objective. All randomness of a step comes from the seed and the step's number.
+    """Runs an objective. All randomness of a step comes from the seed and the step's number."""
 
-    With `graphs`, losses and gradients of a step are replayed as one CUDA graph: small networks launch thousands of
-    kernels, and the device waits for them.
-    """
-
-    def __init__(
-        self, objective: Objective, recipe: Recipe, device: torch.device | str = "cpu", *, graphs: bool = False
-    ) -> None:
+    def __init__(self, objective: Objective, recipe: Recipe, device: torch.device | str = "cpu") -> None:
         self.objective, self.recipe, self.device = objective, recipe, torch.device(device)
-        if graphs and self.device.type != "cuda":
-            raise ValueError(f"graphs replay CUDA kernels but the device is {self.device}; leave graphs off")
-        self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, StepResult]] | None = {} if graphs else None
-        self.visits: dict[Hashable, int] = {}
         self.generator = torch.Generator(self.device)
         self.optimizers = {name: _optimizers(net, recipe, self.device) for name, net in objective.nets.items()}
         self.net = next(iter(objective.nets.values()))
@@ -121,15 +96,12 @@ class Trainer:
 
     def one_step(self) -> dict[str, Tensor]:
         recipe = self.recipe
-        branch = self.objective.begin(self.step, self.step / recipe.steps)
         self.generator.manual_seed(image_seed(recipe.seed, self.step))
-        losses, figures, grads = self._result() if self.graphs is None or branch is None else self._replayed(branch)
-        parameters = self._parameters()
-        for name in grads:
-            for parameter, grad in zip(parameters[name], grads[name], strict=True):
-                parameter.grad = grad
-        for name in grads:
-            nn.utils.clip_grad_norm_(parameters[name], recipe.clip)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=recipe.bf16):
+            losses, figures = self.objective.losses(self.step, self.step / recipe.steps, self.generator)
+        for name, loss in losses.items():  # each network by its own loss alone; the losses share no graph
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(self.objective.nets[name].parameters(), CLIP)
             for optimizer in self.optimizers[name]:
                 for group in optimizer.param_groups:
                     group["lr"] = recipe.rate(self.step)
@@ -137,49 +109,7 @@ class Trainer:
                 optimizer.zero_grad(set_to_none=True)
         self._average()
         self.step += 1
-        return {**losses, **figures}
-
-    def _parameters(self) -> dict[str, list[nn.Parameter]]:
-        nets = self.objective.nets.items()
-        return {name: [p for p in net.parameters() if p.requires_grad] for name, net in nets}
-
-    def _result(self) -> StepResult:
-        """Losses, figures and gradients of this step."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
-            losses, figures = self.objective.losses(self.step, self.step / self.recipe.steps, self.generator)
-        parameters = self._parameters()
-        found: dict[str, list[Tensor | None]] = {}
-        for name in [name for name in losses if losses[name].requires_grad]:
-            # each network by its own loss alone; the losses share no graph
-            grads = torch.autograd.grad(losses[name], parameters[name], allow_unused=True)
-            found[name] = [
-                # convolutions may choose another layout
-                grad if grad is None or grad.stride() == p.stride() else torch.empty_like(p).copy_(grad)
-                for p, grad in zip(parameters[name], grads, strict=True)
-            ]
-        return {name: loss.detach() for name, loss in losses.items()}, figures, found
-
-    def _replayed(self, branch: Hashable) -> StepResult:
-        """The same from a graph, which is captured after a few plain steps of this kind."""
-        assert self.graphs is not None
-        self.visits[branch] = self.visits.get(branch, 0) + 1
-        if self.visits[branch] <= WARM_UP:
-            # captured work runs on a stream of its own; so does the work before it
-            side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.stream(side):
-                work = self._result()
-            torch.cuda.current_stream(self.device).wait_stream(side)
-            return work
-        if branch not in self.graphs:
-            graph = torch.cuda.CUDAGraph()
-            graph.register_generator_state(self.generator)
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                work = self._result()
-            self.graphs[branch] = graph, work
-        graph, work = self.graphs[branch]
-        graph.replay()
-        return work
+        return {**{name: loss.detach() for name, loss in losses.items()}, **figures}
 
     @torch.no_grad()
     def _average(self) -> None:
@@ -222,11 +152,9 @@ class Trainer:
             ) from error
 
     def _restore(self, content: dict[str, Any], path: str | Path) -> None:
-        saved = {**content["recipe"], "betas": tuple(content["recipe"]["betas"])}
-        if saved != asdict(self.recipe):
-            different = {
-                key: (saved.get(key), value) for key, value in asdict(self.recipe).items() if saved.get(key) != value
-            }
+        asked, saved = asdict(self.recipe), content["recipe"]
+        if saved != asked:
+            different = {key: (saved.get(key), value) for key, value in asked.items() if saved.get(key) != value}
             raise ValueError(f"{path} was trained by another recipe; (saved, asked): {different}. Give the same one")
         for name, net in self.objective.nets.items():
             net.load_state_dict(content["nets"][name])
@@ -241,41 +169,16 @@ class Trainer:
 
 def _optimizers(net: nn.Module, recipe: Recipe, device: torch.device) -> list[torch.optim.Optimizer]:
     """Matrices decay, vectors and embeddings do not; with Muon, the matrices of the blocks are its."""
-    named = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
-    matrices = [(name, p) for name, p in named if p.ndim >= 2 and "emb" not in name and "token" not in name]
-    inner = [p for name, p in matrices if recipe.muon and p.ndim in (2, 4) and "block" in name]
-    chosen = {id(p) for p in inner}
-    decayed = [p for _, p in matrices if id(p) not in chosen]
-    chosen |= {id(p) for p in decayed}
-    groups = [
-        {"params": decayed, "weight_decay": recipe.weight_decay},
-        {"params": [p for _, p in named if id(p) not in chosen], "weight_decay": 0.0},
-    ]
-    optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(groups, lr=recipe.lr, betas=recipe.betas, fused=device.type == "cuda")
-    ]
-    if inner:
-        optimizers.append(Muon(inner, lr=recipe.lr, weight_decay=recipe.weight_decay))
-    return optimizers
-
-
-def steps_in(minutes: float, trial: Trainer, sample: int = 20) -> int:
-    """How many steps fit, by the speed of a few that are thrown away; the first are warm-up."""
-    if minutes <= 0:
-        raise ValueError(f"--minutes is {minutes}; it must be positive")
-    for _ in range(sample // 2):
-        trial.one_step()
-    float(next(iter(trial.average.values())).sum())  # waits for the device
-    began = time.perf_counter()
-    for _ in range(sample):
-        trial.one_step()
-    float(next(iter(trial.average.values())).sum())
-    return max(1, int(60 * minutes * sample / (time.perf_counter() - began)))
-
-
-def saved_steps(path: Path) -> int:
-    """The length of a run that was begun."""
-    try:
-        return int(read_pickle(path)["recipe"]["steps"])
-    except Exception as error:  # whatever a damaged file makes of it
-        raise ValueError(f"{path} holds no state of a training ({error}); remove it to start anew") from error
+    inner: list[nn.Parameter] = []
+    decayed: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
+    for name, p in net.named_parameters():
+        if not p.requires_grad:
+            continue
+        if p.ndim < 2 or "emb" in name or "token" in name:
+            rest.append(p)
+        else:
+            (inner if recipe.muon and p.ndim in (2, 4) and "block" in name else decayed).append(p)
+    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    adam = torch.optim.AdamW(groups, lr=recipe.lr, betas=BETAS, fused=device.type == "cuda")
+    return [adam, Muon(inner, lr=recipe.lr, weight_decay=recipe.weight_decay)] if inner else [adam]

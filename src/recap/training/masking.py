@@ -7,36 +7,30 @@ import math
 import torch
 from torch import Tensor
 
-Ratio = tuple[float, float, float, float]  # mean, deviation, low and high of a truncated normal
+# mean, deviation, low and high of a truncated normal
+MAGE_RATIO = (0.55, 0.25, 0.0, 1.0)  # MAGE's, but not cut at 0.5: late steps see most tokens
+MAR_RATIO = (1.0, 0.25, 0.7, 1.0)
 
 
-def masked_ratio(ratio: Ratio | None, n: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    """The masked share of each of `n` images: a truncated normal, or MaskGIT's cosine for None."""
-    if ratio is None:
-        return cosine_ratio(n, generator, device)
-    return truncated_normal_ratio(n, generator, device, *ratio)
+def cosine_ratio(n: int, generator: torch.Generator) -> Tensor:
+    """The masked share of `n` images as in MaskGIT: cos(pi/2 u), u uniform."""
+    return torch.cos(math.pi / 2 * torch.rand(n, generator=generator, device=generator.device))  # (n)
 
 
-def cosine_ratio(n: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    """MaskGIT: cos(pi/2 u), u uniform, one ratio for each image."""
-    return torch.cos(math.pi / 2 * torch.rand(n, generator=generator, device=device))  # (n)
-
-
-def truncated_normal_ratio(
-    n: int, generator: torch.Generator, device: torch.device, mean: float, std: float, low: float, high: float
-) -> Tensor:
-    """MAGE (0.55, 0.25 on [0.5, 1]) and MAR (1, 0.25 on [0.7, 1]): a normal cut off on both sides."""
+def normal_ratio(n: int, generator: torch.Generator, mean: float, std: float, low: float, high: float) -> Tensor:
+    """The masked share of `n` images as in MAGE and MAR: a normal cut off on both sides."""
 
     def cdf(x: float) -> float:
         return 0.5 * (1 + math.erf((x - mean) / std / math.sqrt(2)))
 
-    u = cdf(low) + (cdf(high) - cdf(low)) * torch.rand(n, generator=generator, device=device, dtype=torch.float64)
+    u = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64)
+    u = cdf(low) + (cdf(high) - cdf(low)) * u
     return (mean + std * torch.special.ndtri(u)).clamp(low, high).float()  # (n)
 
 
-def random_order(batch: int, tokens: int, generator: torch.Generator, device: torch.device) -> Tensor:
+def random_order(batch: int, tokens: int, generator: torch.Generator) -> Tensor:
     """Places of each image in an order of its own (B, N)."""
-    return torch.rand(batch, tokens, generator=generator, device=device).argsort(dim=1)
+    return torch.rand(batch, tokens, generator=generator, device=generator.device).argsort(dim=1)
 
 
 def first_masked(order: Tensor, ratios: Tensor) -> Tensor:

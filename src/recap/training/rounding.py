@@ -20,22 +20,19 @@ DAMPING = 0.01  # of the mean second moment: directions that hardly occur are no
 
 
 @torch.no_grad()
-def compensated(net: nn.Module, run: Callable[[], object]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The state of `net` with the weights of its linear layers rounded, and the scales of their rows.
+def round_linear(net: nn.Module, run: Callable[[], object]) -> dict[str, Tensor]:
+    """Round the weights of the linear layers of `net`; returns the scales of their rows.
 
-    `run` puts typical inputs through the network. `compact` keeps these weights exactly when it is given the scales.
+    `run` puts typical inputs through the network; layers that it does not use stay as they are. `compact` keeps these
+    weights exactly when it is given the scales.
     """
-    layers = {
-        name: layer
-        for name, layer in net.named_modules()
-        if isinstance(layer, nn.Linear) and row_scales(layer.weight) is not None
-    }
-    moments = {name: torch.zeros(()) for name in layers}
+    layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
+    moments: dict[str, Tensor] = {}
 
     def watching(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         def watch(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             rows = inputs[0].detach().reshape(-1, inputs[0].shape[-1]).double()
-            moments[name] = moments[name].to(rows.device) + rows.T @ rows
+            moments[name] = moments.get(name, 0.0) + rows.T @ rows
 
         return watch
 
@@ -45,17 +42,13 @@ def compensated(net: nn.Module, run: Callable[[], object]) -> tuple[dict[str, Te
     finally:
         for hook in hooks:
             hook.remove()
-    state = {key: value.detach().clone() for key, value in net.state_dict().items()}
     scales = {}
-    for name, layer in layers.items():
-        if moments[name].ndim == 0:  # never used
-            continue
-        scale = row_scales(layer.weight)
-        assert scale is not None
-        key = f"{name}.weight"
-        state[key] = rounded(layer.weight, scale, moments[name])
-        scales[key] = scale
-    return state, scales
+    for name, seen in moments.items():
+        weight = layers[name].weight
+        if (scale := row_scales(weight)) is not None:
+            weight.copy_(rounded(weight, scale, seen))
+            scales[f"{name}.weight"] = scale
+    return scales
 
 
 def rounded(weight: Tensor, scale: Tensor, moments: Tensor) -> Tensor:
@@ -79,11 +72,5 @@ def rounded_to_keep(net: nn.Module, trainer: Trainer, batches: int = 4) -> dict[
     """Round the linear layers of `net` so that its outputs on training data change least; returns their scales."""
     objective: Any = trainer.objective
     objective.net = net  # the averaged weights, and not compiled
-
-    def run() -> None:
-        for batch in range(batches):
-            objective.losses(batch, 1.0, torch.Generator(trainer.device).manual_seed(batch))
-
-    state, scales = compensated(net, run)
-    net.load_state_dict(state)
-    return scales
+    seeds = [torch.Generator(trainer.device).manual_seed(batch) for batch in range(batches)]
+    return round_linear(net, lambda: [objective.losses(0, 1.0, seed) for seed in seeds])

@@ -11,25 +11,21 @@ from torch.nn import functional as F
 
 from recap.tokenizers import KLVAE, VQGAN
 from recap.tokenizers.images import to_sequence
-from recap.training.critic import FeatureCritic, PatchCritic
+from recap.training.critic import FeatureCritic
 from recap.training.data import Photos
+from recap.training.loop import Objective
 from recap.training.perceptual import PerceptualDistance
 
 N = TypeVar("N", bound=nn.Module)
+EDGES = 0.25  # weight of differences between neighbouring pixels
 
 
-def photo_batch(photos: Photos, batch: int, generator: torch.Generator, crop: int | None = None) -> Tensor:
-    """Random photos, half of them mirrored, in [0, 1]; with `crop`, a random square of that side of each."""
+def photo_batch(photos: Photos, batch: int, generator: torch.Generator) -> Tensor:
+    """Random photos, half of them mirrored, in [0, 1]."""
     device = photos.pixels.device
     rows = torch.randint(len(photos), (batch,), generator=generator, device=device)
     flips = torch.rand(batch, 1, 1, 1, generator=generator, device=device) < 0.5
     images = photos.pixels[rows].float() / 255
-    if crop is not None:
-        room = images.shape[-1] - crop + 1
-        corner = torch.randint(room, (2, batch, 1), generator=generator, device=device)
-        down, right = corner + torch.arange(crop, device=device)  # (B, crop) each
-        images = images.gather(2, down[:, None, :, None].expand(-1, 3, -1, images.shape[-1]))
-        images = images.gather(3, right[:, None, None, :].expand(-1, 3, crop, -1))
     return torch.where(flips, images.flip(-1), images)  # (B, 3, s, s)
 
 
@@ -53,7 +49,7 @@ def posterior(net: KLVAE, images: Tensor) -> tuple[Tensor, Tensor]:
     return mean, logvar.clamp(-30, 20)
 
 
-class TokenizerObjective:
+class TokenizerObjective(Objective):
     """Losses of a tokenizer, and of the critic if one joins after `critic_from` of the run."""
 
     def __init__(
@@ -62,65 +58,40 @@ class TokenizerObjective:
         photos: Photos,
         batch: int,
         perceptual: PerceptualDistance | None = None,
-        critic: PatchCritic | FeatureCritic | None = None,
+        critic: FeatureCritic | None = None,
         critic_from: float = 0.5,
         critic_weight: float = 0.5,
-        edges: float = 0.25,
-        crop: int | None = None,
-        whole_from: float = 0.75,
         decoder_only: bool = False,
         fresh: bool = True,
         noise: float = 0.0,
     ) -> None:
-        """`crop` trains on squares of that side, which cost less, until `whole_from` of the run.
-
-        `critic_weight` is the strength of a critic that tells every photo from its reconstruction, over that of the
-        other losses. `fresh` is False when training goes on from a trained tokenizer: its codes are kept.
+        """`critic_weight` is the strength of a critic that tells every photo from its reconstruction, over that of
+        the other losses. `fresh` is False when training goes on from a trained tokenizer: its codes are kept.
         `noise`, over the deviation of the latents, is added to those of a KL tokenizer: a model's tokens are never
         exact, and its decoder should not mind.
         `decoder_only` leaves encoder and codes as they are, so models trained on the tokens stay valid.
         """
         if decoder_only and fresh:
             raise ValueError("a decoder alone is trained for codes that exist; start from a trained tokenizer")
-        self.fresh, self.noise = fresh, noise
-        self.decoder_only, self.edges = decoder_only, edges
         if decoder_only:
             net.requires_grad_(False)
             for part in (net.decoder, *([net.post_quant_conv] if isinstance(net, KLVAE) else [])):
                 part.requires_grad_(True)
         self.net, self.photos, self.batch = net, photos, batch
-        self.crop, self.whole_from = crop, whole_from
         self.perceptual, self.critic = perceptual, critic
         self.critic_from, self.critic_weight = critic_from, critic_weight
-        self.nets: dict[str, nn.Module] = {"loss": net} | ({} if critic is None else {"critic": critic})
+        self.decoder_only, self.fresh, self.noise = decoder_only, fresh, noise
+        self.nets = {"loss": net} if critic is None else {"loss": net, "critic": critic}
         codes = net.config.codes if isinstance(net, VQGAN) else 1
-        self.push = torch.zeros((), device=photos.pixels.device)
         self.usage = torch.full((codes,), 0.0 if fresh else 1.0, device=photos.pixels.device)
 
     def state(self) -> dict[str, Tensor]:
         return {"usage": self.usage}
 
-    def begin(self, step: int, share: float) -> tuple[bool, ...]:
-        if self._judged(share):
-            self.push.fill_(self.critic_weight * self._ramp(share))
-        return self._judged(share), self._cropped(share), self._starts(step), self._restarts(step, share)
-
-    def _judged(self, share: float) -> bool:
-        return self.critic is not None and share >= self.critic_from
-
-    def _cropped(self, share: float) -> bool:
-        return self.crop is not None and share < self.whole_from
-
-    def _starts(self, step: int) -> bool:
-        return isinstance(self.net, VQGAN) and self.fresh and step == 0
-
-    def _restarts(self, step: int, share: float) -> bool:
-        return isinstance(self.net, VQGAN) and not self.decoder_only and step % 25 == 24 and share < 0.6
-
     def losses(
         self, step: int, share: float, generator: torch.Generator
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        images = photo_batch(self.photos, self.batch, generator, self.crop if self._cropped(share) else None)
+        images = photo_batch(self.photos, self.batch, generator)
         if images.is_cuda:
             images = images.contiguous(memory_format=torch.channels_last)
         bottleneck = self._kl if isinstance(self.net, KLVAE) else self._vq
@@ -131,7 +102,7 @@ class TokenizerObjective:
         loss = error.abs().mean()
         figures["l1"] = loss.detach()
         # neighbours differ as they should: no grid where the photo is smooth
-        loss = loss + self.edges * (error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean())
+        loss = loss + EDGES * (error.diff(dim=-1).abs().mean() + error.diff(dim=-2).abs().mean())
         ours: list[Tensor] = []
         theirs: list[Tensor] = []
         if self.perceptual is not None:
@@ -141,33 +112,24 @@ class TokenizerObjective:
             distance = self.perceptual.between(ours, theirs)
             figures["perceptual"] = distance.detach()
             loss = loss + distance
-        judged = self._judged(share)
-        (pull,) = torch.autograd.grad(loss, picture, retain_graph=judged)
+        critic = self.critic if share >= self.critic_from else None
+        (pull,) = torch.autograd.grad(loss, picture, retain_graph=critic is not None)
         figures["loss"] = (loss + penalty).detach()
         losses = {}
-        if judged:
-            real = self._scores(images, theirs)
-            fake = self._scores(picture.detach(), [x.detach() for x in ours])
+        if critic is not None:
+            real = critic(images, theirs)
+            fake = critic(picture.detach(), [x.detach() for x in ours])
             hinges = [F.relu(1 - a).mean() + F.relu(1 + b).mean() for a, b in zip(real, fake, strict=True)]
             losses["critic"] = 0.5 * torch.stack(hinges).mean()
             # as strong, beside the photo's own pull, as the critic is sure: one that has lost its hold is not heard
             hold = (1 - losses["critic"].detach()).clamp(0, 1)
-            flattery = torch.stack([-score.mean() for score in self._scores(picture, ours)]).mean()
+            flattery = torch.stack([-score.mean() for score in critic(picture, ours)]).mean()
             (push,) = torch.autograd.grad(flattery, picture)
-            figures["push"] = strength = self.push * hold
+            # it learns alone for a twentieth of the run, then joins over another one
+            ramp = min(1.0, max(0.0, (share - self.critic_from) / 0.05 - 1))
+            figures["push"] = strength = self.critic_weight * ramp * hold
             pull = pull + push * (strength * pull.norm() / (push.norm() + 1e-12))
         return {"loss": (pull * drawn).sum() + penalty, **losses}, figures
-
-    def _scores(self, images: Tensor, features: list[Tensor]) -> list[Tensor]:
-        """What the critic's judges say of patches, a map each."""
-        assert self.critic is not None
-        with_features = isinstance(self.critic, FeatureCritic)
-        maps = self.critic(images, features) if with_features else [self.critic(images)]
-        return [x.float() for x in maps]
-
-    def _ramp(self, share: float) -> float:
-        """The critic learns alone for a twentieth of the run, then joins over another one."""
-        return min(1.0, max(0.0, (share - self.critic_from) / 0.05 - 1))
 
     def _kl(
         self, images: Tensor, step: int, share: float, generator: torch.Generator
@@ -190,12 +152,10 @@ class TokenizerObjective:
         latent = to_sequence(grid)  # (B, N, C)
         codebook = self.net.quantize.embedding.weight
         flat = latent.detach().reshape(-1, latent.shape[-1])
-        if self._starts(step):  # begin among the encoder's own vectors
+        if self.fresh and step == 0:  # begin among the encoder's own vectors
             with torch.no_grad():
-                codebook.copy_(
-                    flat[torch.randint(len(flat), (len(codebook),), generator=generator, device=flat.device)]
-                )
-        ids = self.nearest(flat, codebook.detach())
+                codebook.copy_(some(flat, len(codebook), generator))
+        ids = nearest_ids(flat, codebook.detach())
         nearest = F.embedding(ids, codebook).reshape(latent.shape)
         commit = 0.25 * F.mse_loss(latent, nearest.detach()) + F.mse_loss(nearest, latent.detach())
         passed = latent + (nearest - latent).detach()  # the gradient goes straight through
@@ -203,32 +163,33 @@ class TokenizerObjective:
         with torch.no_grad():
             shares = torch.full_like(ids, len(codebook) / len(ids), dtype=torch.float32)
             self.usage.lerp_(torch.zeros_like(self.usage).index_add_(0, ids, shares), 0.02)
-            if self._restarts(step, share):  # codes that nobody uses start again where the data is
+            if not self.decoder_only and step % 25 == 24 and share < 0.6:
+                # codes that nobody uses start again where the data is
                 idle = (self.usage < 0.05).unsqueeze(1)
-                fresh = flat[torch.randint(len(flat), (len(codebook),), generator=generator, device=flat.device)]
-                codebook.copy_(torch.where(idle, fresh, codebook))
+                codebook.copy_(torch.where(idle, some(flat, len(codebook), generator), codebook))
                 self.usage.copy_(torch.where(idle.squeeze(1), torch.ones_like(self.usage), self.usage))
         used = (self.usage > 0.05).float().mean()
         return drawn, commit, {"commit": commit.detach(), "codes_used": used}
 
-    @staticmethod
-    def nearest(flat: Tensor, codebook: Tensor) -> Tensor:
-        with torch.autocast(flat.device.type, enabled=False):
-            return (codebook.square().sum(1) - 2 * flat @ codebook.T).argmin(dim=1)  # (B * N)
+
+def nearest_ids(flat: Tensor, codebook: Tensor) -> Tensor:
+    with torch.autocast(flat.device.type, enabled=False):
+        return (codebook.square().sum(1) - 2 * flat @ codebook.T).argmin(dim=1)  # (B * N)
+
+
+def some(flat: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """Rows of `flat` by chance."""
+    return flat[torch.randint(len(flat), (n,), generator=generator, device=flat.device)]
 
 
 @torch.no_grad()
 def measured_scale(net: KLVAE, photos: Photos, batch: int = 64, limit: int = 1024) -> KLVAE:
     """The tokenizer with the latent scale that gives tokens unit variance."""
-    unscaled = KLVAE(replace(net.config, latent_scale=1.0)).to(photos.pixels.device)
-    unscaled.load_state_dict(net.state_dict())
-    total = torch.zeros((), dtype=torch.float64, device=photos.pixels.device)
-    count = 0
+    total, count = 0.0, 0
     for start in range(0, min(limit, len(photos)), batch):
-        tokens = unscaled.encode(photos.pixels[start : start + batch].float() / 255)
-        total += tokens.double().square().sum()
-        count += tokens.numel()
-    scale = round(float((total / count) ** -0.5), 4)
-    scaled = KLVAE(replace(net.config, latent_scale=scale)).to(photos.pixels.device)
+        mean, _ = posterior(net, photos.pixels[start : start + batch].float() / 255)
+        total += float(mean.double().square().sum())
+        count += mean.numel()
+    scaled = KLVAE(replace(net.config, latent_scale=round((total / count) ** -0.5, 4))).to(photos.pixels.device)
     scaled.load_state_dict(net.state_dict())
     return scaled.eval()
