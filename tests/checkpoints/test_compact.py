@@ -108,26 +108,24 @@ def test_saving_again_changes_nothing(tmp_path: Path) -> None:
         torch.testing.assert_close(again.state_dict()[key], value, rtol=1e-6, atol=0)
 
 
-def negative(tensors: dict[str, Tensor]) -> None:
-    tensors[KEY + SCALE][0] = -1
-
-
-def endless(tensors: dict[str, Tensor]) -> None:
-    tensors[KEY + SCALE][0] = float("inf")
-
-
 DAMAGE: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
     "scale missing": (lambda t: t.pop(KEY + SCALE), "not its"),
     "all scales missing": (lambda t: [t.pop(k) for k in list(t) if k.endswith(SCALE)], "not its"),
     "tensor missing": (lambda t: t.pop(KEY), "no tensor that belongs"),
-    "too few scales": (lambda t: t.update({KEY + SCALE: t[KEY + SCALE][:-1].clone()}), "one for each row"),
-    "one scale": (lambda t: t.update({KEY + SCALE: torch.tensor(1.0)}), "one for each row"),
-    "flat scales": (lambda t: t.update({KEY + SCALE: t[KEY + SCALE].unsqueeze(1)}), "one for each row"),
-    "half scales": (lambda t: t.update({KEY + SCALE: t[KEY + SCALE].half()}), "of torch.float32"),
-    "float tensor": (lambda t: t.update({KEY: t[KEY].float()}), "expected int8"),
-    "flat tensor": (lambda t: t.update({KEY: t[KEY].flatten()}), "expected int8"),
-    "negative scale": (negative, "no scales"),
-    "infinite scale": (endless, "no scales"),
+    "too few scales": (
+        lambda t: t.update({KEY + SCALE: t[KEY + SCALE][:-1].clone()}),
+        "one float32 for each of its rows",
+    ),
+    "one scale": (lambda t: t.update({KEY + SCALE: torch.tensor(1.0)}), "one float32 for each of its rows"),
+    "flat scales": (
+        lambda t: t.update({KEY + SCALE: t[KEY + SCALE].unsqueeze(1)}),
+        "one float32 for each of its rows",
+    ),
+    "half scales": (lambda t: t.update({KEY + SCALE: t[KEY + SCALE].half()}), "one float32 for each of its rows"),
+    "float tensor": (lambda t: t.update({KEY: t[KEY].float()}), "one float32 for each of its rows"),
+    "flat tensor": (lambda t: t.update({KEY: t[KEY].flatten()}), "one float32 for each of its rows"),
+    "negative scale": (lambda t: t[KEY + SCALE][0].fill_(-1), "no scales"),
+    "infinite scale": (lambda t: t[KEY + SCALE][0].fill_(float("inf")), "no scales"),
     "other shape": (lambda t: t.update({KEY: t[KEY][:, :-1].contiguous()}), "of another shape"),
     "a scale too many": (lambda t: t.update({"nothing" + SCALE: torch.ones(3)}), "nothing::scale"),
 }

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.targets import MARK, SMALL, Attack, archive, arrays, picture, saved, seeds_of_pickles, state
-from recap.evaluation.fid import FeatureStatistics
-from recap.evaluation.measure import class_counts
+from benchmarks.targets import MARK, Attack, archive, arrays, picture, saved, seeds_of_pickles, state
 
 from recap.checkpoints import CheckpointError, load_official
 from recap.checkpoints.safe_files import (
@@ -26,17 +24,18 @@ from recap.checkpoints.safe_files import (
     parse_json,
     read_arrays,
     read_json,
-    read_pickle,
     read_text,
 )
 from recap.cli import main
 from recap.core.counts import group_lengths
+from recap.evaluation.evaluate import class_counts
 from recap.evaluation.features import load_inception
 from recap.evaluation.images import open_images
+from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.report import Sweep
 from recap.evaluation.sweep import read_points
-from recap.models.registry import build
-from recap.training.data import DataError, read_photos
+from recap.models.registry import SIZES, build
+from recap.training.data import read_photos
 from recap.view.images import open_picture
 
 Capture = pytest.CaptureFixture[str]
@@ -77,7 +76,7 @@ def test_headers_that_are_no_python_are_refused(tmp_path: Path) -> None:
     text = b"{'descr': '<f8', 'shape': (3,),\n"  # numpy would go on with what Python 2 wrote, and looks for its end
     start = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text))
     (tmp_path / "s.npz").write_bytes(archive({"mu.npy": start + text}))
-    with pytest.raises(ValueError, match=r"mu in .* is no readable array"):
+    with pytest.raises(ValueError, match=r"s\.npz cannot be read as npz"):
         read_arrays(tmp_path / "s.npz")
 
 
@@ -85,7 +84,7 @@ def test_headers_that_are_no_python_are_refused(tmp_path: Path) -> None:
 def test_arrays_that_promise_too_much(shape: tuple[int, ...], tmp_path: Path) -> None:
     path = tmp_path / "s.npz"
     path.write_bytes(archive({"mu.npy": header(shape), "sigma.npy": header((3, 3))}))
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match=r"s\.npz cannot be read as npz"):
         FeatureStatistics.load(path)
 
 
@@ -117,16 +116,10 @@ def test_arrays_come_back_as_numpy_reads_them(by_column: bool, tmp_path: Path) -
 
 def test_objects_in_arrays_are_never_made(tmp_path: Path) -> None:
     evil = np.asarray([Attack(tmp_path / MARK)], dtype=object)
-    (tmp_path / "s.npz").write_bytes(arrays(mu=evil, sigma=evil, classes=evil, arr_0=evil, bytes=evil, offsets=evil))
-    readers: list[Callable[[Path], Any]] = [
-        read_arrays,
-        class_counts,
-        FeatureStatistics.load,
-        open_images,
-        read_photos,
-    ]
+    (tmp_path / "s.npz").write_bytes(arrays(mu=evil, sigma=evil, classes=evil, arr_0=evil))
+    readers: list[Callable[[Path], Any]] = [read_arrays, class_counts, FeatureStatistics.load, open_images]
     for read in readers:
-        with pytest.raises(ValueError, match=r"objects|expected"):
+        with pytest.raises(ValueError, match=r"[Oo]bject|expected"):
             read(tmp_path / "s.npz")
     assert not (tmp_path / MARK).exists()
 
@@ -147,7 +140,7 @@ def test_compressed_checkpoints_are_refused_before_they_are_unpacked(tmp_path: P
     bomb = {**members, next(name for name in members if name.endswith("/data/0")): bytes(1 << 24)}
     (tmp_path / "a.pth").write_bytes(archive(bomb, zipfile.ZIP_DEFLATED))
     assert (tmp_path / "a.pth").stat().st_size < 1 << 18
-    with pytest.raises(CheckpointError, match="is compressed"):
+    with pytest.raises(CheckpointError, match=r"it unpacks to 16,7.* bytes"):
         load_official(tmp_path / "a.pth", heads=2)
 
 
@@ -160,35 +153,25 @@ def test_archives_that_claim_more_than_they_have_are_refused(tmp_path: Path) -> 
         load_official(tmp_path / "a.pth")
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-def test_a_number_makes_no_array(legacy: bool, tmp_path: Path) -> None:
-    code = b"\x80\x02cbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85R."
-    (tmp_path / "a.pth").write_bytes(code if legacy else archive({"a/data.pkl": code, "a/version": b"3\n"}))
-    with pytest.raises(CheckpointError, match="bytearray"):
-        read_pickle(tmp_path / "a.pth")
-
-
 def test_tensors_are_there_in_full(tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
     path.write_bytes(saved({"a": torch.zeros(1)}))
     check_tensors({"a": torch.zeros(10)}, path)
-    for odd in (
-        torch.zeros(1).expand(10**12),
-        torch.empty(10**12, device="meta"),
-        torch.eye(3).to_sparse(),
-    ):
+    for odd in (torch.empty(10**12, device="meta"), torch.eye(3).to_sparse()):
         with pytest.raises(CheckpointError, match="no plain tensor"):
             check_tensors({"a": odd}, path)
+    with pytest.raises(CheckpointError, match="its tensors take 4,000,000,000,000 bytes"):
+        check_tensors({"a": torch.zeros(1).expand(10**12)}, path)
     shared = torch.zeros(1 << 18)
     with pytest.raises(CheckpointError, match="its tensors take"):
         check_tensors({str(key): shared for key in range(4)}, path)
 
 
 def test_weights_that_repeat_one_value_are_not_blown_up(tmp_path: Path) -> None:
-    huge = {key: torch.zeros(1).expand(value.shape) for key, value in build(SMALL, meta=True).state_dict().items()}
-    (tmp_path / "a.pth").write_bytes(saved(huge))
-    with pytest.raises(CheckpointError, match="repeated values"):
-        load_official(tmp_path / "a.pth", heads=2)
+    shapes = build(SIZES["maskgit-large"], meta=True).state_dict()
+    (tmp_path / "a.pth").write_bytes(saved({key: torch.zeros(1).expand(t.shape) for key, t in shapes.items()}))
+    with pytest.raises(CheckpointError, match="its tensors take"):
+        load_official(tmp_path / "a.pth")
 
 
 def nested(content: bytes) -> bytes:
@@ -233,7 +216,7 @@ def test_pictures_that_are_none(content: bytes, tmp_path: Path, capsys: Capture)
         open_picture(tmp_path / "a.png", "a.png")
     with pytest.raises(ValueError, match=r"a\.png is no readable picture"):
         list(open_images(tmp_path).batches(1))
-    with pytest.raises(DataError, match=r"a\.png is no readable picture"):
+    with pytest.raises(ValueError, match=r"a\.png is no readable picture"):
         read_photos(tmp_path)
     argv = ["edit", "--model", "flowers-mage", "--image", str(tmp_path / "a.png"), "--keep", "left"]
     assert main([*argv, "--out", str(tmp_path / "out")]) == 2
@@ -252,37 +235,24 @@ def test_results_with_parts_missing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"model": "m", "family": "mar", "machine": {"device": "d"}, "rows": []}')
     with pytest.raises(ValueError, match="no result of `recap sweep`"):
         Sweep.read(tmp_path)
-    point = '{"setting": "8", "seed": Infinity, "num": 1, "figures": {}, "seconds": {}, "plain": 0}'
+    point = '{"schedule": "8", "seed": Infinity, "num": 1, "figures": {}, "seconds": {}, "warmup": 0}'
     (tmp_path / "points.jsonl").write_text(point + "\n")
-    with pytest.raises(ValueError, match="line 1: a point has no usable"):
+    with pytest.raises(ValueError, match=r"line 1.*a point has no usable"):
         read_points(tmp_path / "points.jsonl")
 
 
-@pytest.mark.parametrize("numbers", [{"full": 10**15}, {"full": 10**30, "local": 10**30}, {"total": 2**40}], ids=str)
-def test_schedules_of_any_length_are_refused_at_once(numbers: dict[str, Any]) -> None:
+@pytest.mark.parametrize("numbers", [(10**15,), (10**30, 10**30), (2**40, 2)], ids=str)
+def test_schedules_of_any_length_are_refused_at_once(numbers: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="evaluations was asked for; expected 1,048,576 at most"):
-        group_lengths(**numbers)
+        group_lengths(*numbers)
 
 
-@pytest.mark.parametrize("content", [b"", b"noise", saved({"recipe": 3}), saved([1]), saved({})], ids=len)
+@pytest.mark.parametrize("content", [b"", b"noise", saved({"recipe": 3}), saved([1])], ids=len)
 def test_states_of_a_training_that_are_none(content: bytes, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.png").write_bytes(picture(side=16))
     (tmp_path / "training.pt").write_bytes(content)
-    argv = [
-        "train",
-        "tokenizer",
-        "--kind",
-        "vq",
-        "--size",
-        "tiny",
-        "--perceptual",
-        "none",
-        "--steps",
-        "1",
-        "--batch",
-        "1",
-    ]
+    argv = ["train", "tokenizer", "--size", "tiny", "--perceptual", "none", "--steps", "1", "--batch", "1"]
     assert main([*argv, "--data", str(tmp_path / "data"), "--out", str(tmp_path)]) == 2
     err = capsys.readouterr().err
     assert "training.pt" in err

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from recap import Pipeline, cosine
 from recap.checkpoints import load_official, load_pretrained, read_official, save_pretrained
-from recap.models.registry import SIZES, TOKENIZER_SIZES, build, randomize
-from recap.tokenizers import VQGAN
-from tests.checkpoints.nets import CONFIGS, HEADS, MODELS, outputs, recap, refused, same, small
+from recap.checkpoints.folder import describe
+from recap.models.registry import SIZES, TOKENIZER_SIZES, build, randomize, recognised
+from tests.checkpoints.nets import CONFIGS, HEADS, KL, MODELS, VQ, outputs, recap, refused, same, small
 
 SCHEDULE = cosine(64, full=3, local=2, head_steps=(3, 2))
 
@@ -155,33 +155,62 @@ def test_the_losses_of_a_tokenizer_are_left_behind(tmp_path: Path) -> None:
     assert same(load_official(tmp_path / "kl.ckpt"), net)
 
 
-def test_another_size_than_expected_is_explained(tmp_path: Path) -> None:
-    torch.save(small("mar").state_dict(), tmp_path / "a.pth")
-    message = refused(load_official, tmp_path / "a.pth", model="mar-base")
-    assert "does not fit MAR" in message
-    assert "missing:\n  encoder_blocks.3." in message
-    assert "z_proj.weight (64, 16) instead of (768, 16)" in message
-    assert "looks like a mar of" in message
-    assert "unexpected" not in message
+REFUSED: dict[str, tuple[str, Any, dict[str, Any], list[str]]] = {
+    "another size": (
+        "mar",
+        lambda state: state,
+        {"model": "mar-base"},
+        [
+            "does not fit MAR",
+            "missing:\n  encoder_blocks.3.",
+            "z_proj.weight (64, 16) instead of (768, 16)",
+            "a mar of",
+        ],
+    ),
+    "another family": (
+        "vqgan",
+        lambda state: state,
+        {"model": "mage-base"},
+        ["missing", "unexpected:\n  encoder.conv_in.weight", "looks like a vqgan of another size"],
+    ),
+    "a stranger": ("maskgit", lambda s: s | {"x": torch.zeros(1)}, {"heads": HEADS}, ["1 unexpected:\n  x"]),
+    "a key lost": ("maskgit", lambda s: without(s, "norm.bias"), {"heads": HEADS}, ["1 missing:\n  norm.bias"]),
+    "integers": (
+        "maskgit",
+        lambda s: s | {"norm.bias": s["norm.bias"].long()},
+        {"heads": HEADS},
+        ["norm.bias (64,) of integers instead of (64,)"],
+    ),
+    "no model": ("mar", lambda s: {"fc.weight": torch.zeros(1)}, {}, ["none of the known models", "keys: fc.weight"]),
+    "heads twice": ("mar", lambda s: s, {"model": "mar-base", "heads": 4}, ["give either model or heads"]),
+    **{
+        f"no heads of {kind}": (kind, lambda s: s, {}, ["width 64 is no published size", "pass heads"])
+        for kind in MODELS
+    },
+    **{f"bad heads of {kind}": (kind, lambda s: s, {"heads": 5}, ["heads"]) for kind in MODELS},
+    **{
+        f"incomplete {kind}": (kind, lambda s, key=key: without(s, key), {"heads": HEADS}, ["but is incomplete", key])
+        for kind, key in (
+            ("mar", "z_proj.weight"),
+            ("mage", "token_emb.word_embeddings.weight"),
+            ("maskgit", "context_embed.word_embeddings.weight"),
+            ("kl-vae", "encoder.conv_in.weight"),
+            ("vqgan", "encoder.down.1.block.0.conv1.weight"),
+        )
+    },
+}
 
 
-def test_another_family_than_expected_is_guessed(tmp_path: Path) -> None:
-    torch.save(small("vqgan").state_dict(), tmp_path / "a.pth")
-    message = refused(load_official, tmp_path / "a.pth", model="mage-base")
-    assert "missing" in message
-    assert "unexpected:\n  encoder.conv_in.weight" in message
-    assert "looks like a vqgan of another size" in message
+def without(state: dict[str, Tensor], key: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in state.items() if name != key}
 
 
-def test_published_size_is_guessed_by_name(tmp_path: Path) -> None:
-    empty = {key: torch.zeros(()).expand(value.shape) for key, value in meta_state("maskgit-large").items()}
-    torch.save(empty, tmp_path / "a.pth")
-    message = refused(load_official, tmp_path / "a.pth", model="mar-large")
-    assert message.endswith("The file looks like maskgit-large.")
-
-
-def meta_state(name: str) -> dict[str, Tensor]:
-    return dict(build(SIZES[name], meta=True).state_dict())
+@pytest.mark.parametrize("case", REFUSED)
+def test_files_that_do_not_fit_are_explained(case: str, tmp_path: Path) -> None:
+    kind, change, options, parts = REFUSED[case]
+    torch.save(change(dict(small(kind).state_dict())), tmp_path / "a.pth")
+    message = refused(load_official, tmp_path / "a.pth", **options)
+    assert all(part in message for part in parts), message
 
 
 def test_unknown_name_suggests_the_nearest(tmp_path: Path) -> None:
@@ -190,28 +219,42 @@ def test_unknown_name_suggests_the_nearest(tmp_path: Path) -> None:
         load_official(tmp_path / "a.pth", model="mar-larg")
 
 
-def test_lost_and_strange_keys_are_named(tmp_path: Path) -> None:
-    state = small("maskgit").state_dict()
-    state["stranger.weight"] = torch.zeros(1)
-    del state["norm.bias"]
-    torch.save(state, tmp_path / "a.pth")
-    message = refused(load_official, tmp_path / "a.pth", heads=HEADS)
-    assert "1 missing:\n  norm.bias" in message
-    assert "1 unexpected:\n  stranger.weight" in message
+PUBLISHED: dict[str, Any] = {**SIZES, **TOKENIZER_SIZES}
 
 
-def test_integers_are_no_weights(tmp_path: Path) -> None:
-    state = small("maskgit").state_dict()
-    state["norm.bias"] = state["norm.bias"].long()
-    torch.save(state, tmp_path / "a.pth")
-    assert "norm.bias (64,) of integers instead of (64,)" in refused(load_official, tmp_path / "a.pth", heads=HEADS)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes_are_recognised(name: str) -> None:
+    assert describe(build(PUBLISHED[name], meta=True).state_dict()) == name
 
 
-def test_conversion_refuses_small_norm_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    net = VQGAN(replace(CONFIGS["vqgan"], channels=16, groups=8))
-    torch.save(net.state_dict(), tmp_path / "a.ckpt")
+@pytest.mark.parametrize(
+    "config",
+    [
+        *CONFIGS.values(),
+        replace(KL, encoder_blocks=1, decoder_blocks=2, multipliers=(1, 2, 3)),
+        replace(VQ, blocks=1, codes=40, channels=64),
+        replace(CONFIGS["mar"], encoder_depth=1, decoder_depth=4, channels=5, buffer=3, classes=7, num_tokens=9),
+        replace(CONFIGS["maskgit"], depth=2, codes=33, classes=4, num_tokens=25),
+        replace(
+            CONFIGS["mage"], encoder_depth=1, class_slots=200, patch=4, num_tokens=9, vqgan=replace(VQ, blocks=1)
+        ),
+    ],
+    ids=lambda config: type(config).__name__,
+)
+def test_every_size_that_a_file_tells_is_used(config: Any) -> None:
+    tensors = build(config, meta=True).state_dict()
+    kind = recognised(tensors)
+    assert kind is not None
+    assert kind.infer(tensors, HEADS) == config
+
+
+@pytest.mark.parametrize("config", [replace(KL, channels=16, groups=8), replace(VQ, channels=48, groups=16)])
+def test_conversion_refuses_small_norm_groups(
+    config: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save(build(config).state_dict(), tmp_path / "a.ckpt")
     assert recap("convert", tmp_path / "a.ckpt", tmp_path / "out") == 2
-    assert "groups" in capsys.readouterr().err
+    assert f"{config.channels} channels, which the 32 norm groups" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -41,7 +41,6 @@ def load_official(
         config = TOKENIZER_SIZES[model] if model in TOKENIZER_SIZES else SIZES[size_name(model)]
     net = build(config, meta=True)
     load_strict(net, tensors, source=str(path))
-    check_tensors(tensors, Path(path))  # before anything is copied
     for name, child in net.named_children():  # a tokenizer inside keeps its precision
         if name not in TOKENIZERS:
             child.to(dtype=dtype)
@@ -73,6 +72,7 @@ def read_official(path: str | Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} does not exist or is no file; give the checkpoint file itself")
     content = read_tensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     tensors = _unwrap(content, path)
+    check_tensors(tensors, path)
     kind = recognised(tensors)
     return tensors if kind is None else kind.clean(tensors)
 

@@ -51,14 +51,6 @@ def open_picture(file: str | Path | IO[bytes], name: str, *, upright: bool = Fal
             ) from error
 
 
-def offsets_fit(raw: np.ndarray, offsets: np.ndarray) -> bool:
-    """Whether `offsets` cut the bytes `raw` into pictures that lie one after the other."""
-    if raw.ndim != 1 or offsets.ndim != 1 or raw.dtype != np.uint8 or offsets.dtype.kind not in "iu":
-        return False
-    rising = not bool((offsets[1:] < offsets[:-1]).any())
-    return len(offsets) > 0 and rising and int(offsets[0]) >= 0 and int(offsets[-1]) <= len(raw)
-
-
 def batch_of(images: Picture | Sequence[Picture], side: int) -> Tensor:
     """Images (B, 3, side, side) in [0, 1] from pictures, arrays (.., h, w, 3) or tensors (.., 3, h, w).
 
