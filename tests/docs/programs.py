@@ -12,9 +12,8 @@ import tomllib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 
 from recap.cli import main, parser
 from recap.core.options import SamplingOptions
@@ -33,7 +32,6 @@ NEEDED = {
 }  # else parsed
 ANYTHING = "..."  # stands for options that the page has named before
 FULL_SIZE = ("plan", "models")  # load nothing, so that they may speak of the real sizes
-PIP_FLAGS = {"-e", "--no-deps", "--quiet", "--upgrade", "-U"}
 
 
 class Shell:
@@ -127,41 +125,26 @@ def make(words: list[str]) -> None:
         assert target in targets, f"the Makefile has no target {target!r}; it has {', '.join(sorted(targets))}"
 
 
-def project() -> dict[str, Any]:
-    about: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return about
-
-
 def pip(words: list[str]) -> None:
     """Extras that the package has, and other packages in the versions that it asks for itself."""
-    assert words[1] == "install", f"pip {words[1]} is not known here"
-    about = project()
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = about["optional-dependencies"]
-    asked = [line for group in extras.values() for line in group] + (ROOT / "Makefile").read_text().split()
     for word in words[2:]:
-        if word.startswith("-"):
-            assert word in PIP_FLAGS, f"pip's {word} is not known here"
+        if word.startswith("-") or word == ".":
             continue
-        if word == ".":
-            continue
-        try:
-            wanted = Requirement(word)
-        except InvalidRequirement as error:
-            raise AssertionError(f"{word!r} is nothing that pip can install: {error}") from error
+        wanted = Requirement(word)
         if wanted.name == about["name"]:
             missing = wanted.extras - set(extras)
             assert not missing, f"there is no extra {', '.join(missing)}; there are {', '.join(extras)}"
-        elif wanted.specifier:
-            pins = {line for line in asked if line.startswith(f"{wanted.name}==")}
-            assert not pins or word in pins, f"{word} is installed as {', '.join(pins)} elsewhere"
+        pins = re.findall(rf"\b{re.escape(wanted.name)}==[\w.]+", f"{extras} {(ROOT / 'Makefile').read_text()}")
+        assert not wanted.specifier or not pins or word in pins, f"{word} is installed as {pins} elsewhere"
 
 
 def export(words: list[str]) -> None:
     """Variables that something reads."""
-    for word in words[1:]:
-        name = word.partition("=")[0]
-        places = [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
-        assert any(name in path.read_text() for path in places), f"nothing in src or benchmarks reads {name}"
+    sources = [path for folder in ("src", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    for name in (word.partition("=")[0] for word in words[1:]):
+        assert any(name in path.read_text() for path in sources), f"nothing in src or benchmarks reads {name}"
 
 
 def torchrun(words: list[str]) -> None:

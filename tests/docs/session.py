@@ -21,7 +21,7 @@ from PIL import Image
 import recap
 from recap.models.registry import SIZES, TOKENIZER_SIZES, build, randomize
 from tests.docs import programs, smaller
-from tests.docs.blocks import COMMANDS, PYTHON, Block, blocks, commands
+from tests.docs.blocks import COMMANDS, PYTHON, Block, blocks, check, commands
 from tests.models import standins
 
 HELD = {"wrap(mar)": "mar", "wrap(model)": "model"}  # what a block has that does not make it, by what it says
@@ -65,6 +65,7 @@ class Session:
         return self
 
     def step(self, block: Block) -> None:
+        check(block)
         if block.language in PYTHON:
             self.python(block)
         elif block.language in COMMANDS:

@@ -40,44 +40,45 @@ def test_pages_have_links_and_code() -> None:
     assert len(list(spans(ROOT / "README.md"))) > 20
 
 
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("docs/nowhere.md", "not there"),
-        ("docs/concepts.md#nothing", "no heading for #nothing"),
-        ("#nothing", "no heading"),
-        ("pyproject.toml#tools", "no headings"),
-        ("htp:nowhere", "no address"),
-    ],
-)
-def test_links_that_lead_nowhere(target: str, words: str) -> None:
-    with pytest.raises(AssertionError, match=words):
+LINKS = {
+    "docs/nowhere.md": "not there",
+    "docs/concepts.md#nothing": "no heading for #nothing",
+    "#nothing": "no heading",
+    "pyproject.toml#tools": "no headings",
+    "htp:nowhere": "no address",
+}
+NAMED = {
+    "recap smaple": "no command",
+    "recap sample --nmu 4": "no --nmu",
+    "--nmu 4": "no command has --nmu",
+    "make tset": "no target",
+    "recap.nothing(model)": "no recap.nothing",
+    "recap.core.nothing": "no recap.core.nothing",
+    "tests/nowhere": "no tests/nowhere",
+    "core/nowhere.py": "no core/nowhere.py",
+    "test_of_nothing": "no test_of_nothing",
+    "python benchmarks/scaling.py --nmu 4": "no --nmu",
+}
+GOOD = ("recap.pipelines.editing.at_random", "recap sample ...", "--chain", "make test", "any `thing", "tests/docs")
+
+
+@pytest.mark.parametrize("target", LINKS)
+def test_links_that_lead_nowhere(target: str) -> None:
+    with pytest.raises(AssertionError, match=LINKS[target]):
         check_link(ROOT / "README.md", target)
+
+
+@pytest.mark.parametrize("code", NAMED)
+def test_what_is_named_and_is_not_there(code: str) -> None:
+    with pytest.raises(AssertionError, match=NAMED[code]):
+        check_span(code)
+
+
+def test_what_is_there_is_found() -> None:
     check_link(ROOT / "README.md", "docs/concepts.md#words")
     check_link(ROOT / "README.md", "docs/performance")
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("recap smaple", "no command"),
-        ("recap sample --nmu 4", "no --nmu"),
-        ("--nmu 4", "no command has --nmu"),
-        ("make tset", "no target"),
-        ("recap.nothing(model)", "no recap.nothing"),
-        ("recap.core.nothing", "no recap.core.nothing"),
-        ("tests/nowhere", "no tests/nowhere"),
-        ("core/nowhere.py", "no core/nowhere.py"),
-        ("test_of_nothing", "no test_of_nothing"),
-        ("python benchmarks/scaling.py --nmu 4", "no --nmu"),
-    ],
-)
-def test_what_is_named_and_is_not_there(code: str, words: str) -> None:
-    with pytest.raises(AssertionError, match=words):
+    for code in (*GOOD, "core/decode.py", "examples/antibodies.py"):
         check_span(code)
-    names = ["recap.pipelines.editing.at_random", "recap sample ...", "--chain", "make test", "any `thing"]
-    for good in (*names, "tests/docs", "core/decode.py", "examples/antibodies.py"):
-        check_span(good)
 
 
 def test_links_are_found_outside_of_code_alone(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -20,42 +19,20 @@ from tests.docs.prose import subcommands
 
 pytestmark = pytest.mark.xdist_group("site")
 DOCS = ROOT / "docs"
-LOADED = dict.fromkeys(("script", "img", "iframe", "source", "video", "audio", "embed"), "src")
-LINKED = ("stylesheet", "preload", "modulepreload", "icon", "shortcut icon", "manifest", "preconnect", "dns-prefetch")
+LOADED = re.compile(r"""<(?!a\b)\w+\b[^>]*?\b(?:src|srcset|href|data)=["']([^"']+)""")
+IMPORTED = re.compile(r"""(?:url\(\s*|@import\s+)['"]?((?:https?:)?//[^'")\s]+)""")
+COMMENT = re.compile(r"/\*.*?\*/", re.S)
 
 
-class Assets(HTMLParser):
-    """What a page loads by itself, and where it leads to within the site."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.loaded: list[str] = []
-        self.leads: set[str] = set()
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attributes}
-        if tag in LOADED and LOADED[tag] in found:
-            self.loaded.append(found[LOADED[tag]])
-        if "srcset" in found:
-            self.loaded += [part.split()[0] for part in found["srcset"].split(",")]
-        if tag == "link" and found.get("rel", "").lower() in LINKED:
-            self.loaded.append(found["href"])
-        if tag == "object":
-            self.loaded.append(found.get("data", ""))
-        if tag == "a":
-            self.leads.add(found.get("href", "").partition("#")[0])
+def loaded(html: str) -> list[str]:
+    """What a page loads by itself."""
+    return [asset.strip().split()[0] for found in LOADED.findall(html) for asset in found.split(", ")]
 
 
 def elsewhere(text: str) -> list[str]:
-    """What HTML loads from other places."""
-    return [asset for asset in Assets(text).loaded if re.match(r"(https?:)?//", asset)]
-
-
-def imported(style: str) -> list[str]:
-    """What a style sheet loads from other places."""
-    style = re.sub(r"/\*.*?\*/", "", style, flags=re.S)
-    return re.findall(r"(?:url\(\s*|@import\s+)['\"]?((?:https?:)?//[^'\")\s]+)", style)
+    """What HTML or a style sheet loads from other places."""
+    assets = loaded(text) + IMPORTED.findall(COMMENT.sub("", text))
+    return [asset for asset in assets if re.match(r"(https?:)?//", asset)]
 
 
 @pytest.fixture(scope="module")
@@ -81,41 +58,37 @@ def test_make_docs_builds_the_same_way() -> None:
     assert "sphinx -W --keep-going -n -q -b html docs docs/_build/html" in recipe
 
 
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
-    html = sorted(site.rglob("*.html"))
+def test_what_is_loaded_is_there_and_nothing_comes_from_elsewhere(site: Path) -> None:
+    html, styles = sorted(site.rglob("*.html")), sorted(site.rglob("*.css"))
     assert len(html) > 15
-    assert {str(path): found for path in html if (found := elsewhere(path.read_text()))} == {}
-    styles = sorted(site.rglob("*.css"))
     assert styles
-    assert {str(path): found for path in styles if (found := imported(path.read_text()))} == {}
-
-
-def test_what_is_loaded_is_there(site: Path) -> None:
-    for path in site.rglob("*.html"):
-        for asset in Assets(path.read_text()).loaded:
-            assert asset.startswith("data:") or (path.parent / asset.partition("?")[0]).is_file(), (path, asset)
+    assert {str(path): found for path in (*html, *styles) if (found := elsewhere(path.read_text()))} == {}
+    for path in html:
+        for asset in loaded(path.read_text()):
+            there = path.parent / re.split("[?#]", asset)[0]
+            assert asset.startswith(("data:", "#")) or there.is_file(), (path, asset)
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "count"),
     [
-        '<script src="https://cdn.example/x.js"></script>',
-        '<link rel="stylesheet" href="//fonts.example/x.css">',
-        '<img src="http://example/x.png">',
-        '<img srcset="x.png 1x, https://example/y.png 2x">',
+        ('<script src="https://cdn.example/x.js"></script>', 1),
+        ('<link rel="stylesheet" href="//fonts.example/x.css">', 1),
+        ("<img src='http://example/x.png'>", 1),
+        ('<img srcset="x.png 1x, https://example/y.png 2x">', 1),
+        ('<a href="https://example/">there</a><img src="x.png">', 0),
+        ("@import 'https://example/x.css'; a { background: url(//example/y.png) } /* url(//no) */", 2),
     ],
 )
-def test_assets_from_elsewhere_are_seen(text: str) -> None:
-    assert len(elsewhere(f"<html><head>{text}</head></html>")) == 1
-    assert elsewhere('<a href="https://example/">there</a><img src="x.png">') == []
-    assert imported("@import 'https://example/x.css'; a { background: url(//example/y.png) } /* url(//no) */") != []
+def test_assets_from_elsewhere_are_seen(text: str, count: int) -> None:
+    assert len(elsewhere(text)) == count
 
 
 def test_every_page_is_in_the_table_of_contents(site: Path) -> None:
     named = {path.relative_to(DOCS).with_suffix(".html").as_posix() for path in pages() if path.is_relative_to(DOCS)}
     named |= {path.relative_to(DOCS).with_suffix(".html").as_posix() for path in DOCS.glob("notebooks/*.ipynb")}
     named -= {"results/findings.html"}  # a part of results.md
-    leads = Assets((site / "index.html").read_text()).leads
+    leads = set(re.findall(r'<a\b[^>]*?href="([^"#]+)', (site / "index.html").read_text()))
     assert named - leads - {"index.html"} == set()
     assert all((site / name).is_file() for name in named)
 
