@@ -137,7 +137,7 @@ def pip(words: list[str]) -> None:
             missing = wanted.extras - set(extras)
             assert not missing, f"there is no extra {', '.join(missing)}; there are {', '.join(extras)}"
         pins = re.findall(rf"\b{re.escape(wanted.name)}==[\w.]+", f"{extras} {(ROOT / 'Makefile').read_text()}")
-        assert not wanted.specifier or not pins or word in pins, f"{word} is installed as {pins} elsewhere"
+        assert not wanted.specifier or not pins or word in pins, f"{word} is {', '.join(pins)} elsewhere"
 
 
 def export(words: list[str]) -> None:
