@@ -79,8 +79,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         if not torch.cuda.is_available():
             pytest.skip("no GPU")
         return "cuda"
-    monkeypatch.setattr("recap.runs.draw.one_at_a_time", lambda _: False)
-    monkeypatch.setattr("recap.runs.sample.one_at_a_time", lambda _: False)
+    monkeypatch.setattr("recap.runs.draw.ALONE", ())
     return "cpu"
 
 

@@ -13,12 +13,12 @@ from torch import Tensor
 from recap import Pipeline
 from recap.core.canvas import Canvas, Known
 from recap.core.decode import grouped_decode
+from recap.core.memory import release
 from recap.core.noise import Noise, image_generators
 from recap.core.schedule import Schedule, Step, from_counts
 from recap.engine import ENGINES, with_engine
 from recap.models.adapter import Adapter
 from recap.models.mar.diffusion import DiffusionHead
-from recap.runs.backoff import release
 from recap.verification.verifier import distance
 from tests import tiny
 

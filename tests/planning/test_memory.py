@@ -19,8 +19,6 @@ from recap.pipelines.pipeline import Pipeline
 from recap.planning import memory
 from recap.planning.memory import Memory, choose_batch, largest_batch, predict, size_of
 from recap.planning.plan import plan
-from recap.runs import draw
-from recap.runs.backoff import OutOfMemoryBackoff
 from tests.pipelines.test_pipeline import pipeline
 
 Capture = pytest.CaptureFixture[str]
@@ -153,61 +151,6 @@ def test_auto_takes_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_free_memory_is_what_the_machine_says() -> None:
     free = memory.free_bytes("cpu")
     assert 10**6 < free < 2**50
-
-
-class Crowded:
-    """Draws nothing, and fails for more than `room` at a time."""
-
-    def __init__(self, room: int, error: Exception) -> None:
-        self.room, self.error, self.asked = room, error, list[int]()
-
-    def __call__(self, indices: range) -> list[int]:
-        self.asked.append(len(indices))
-        if len(indices) > self.room:
-            raise self.error
-        return list(indices)
-
-
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("x"), MemoryError(), RuntimeError("can't allocate memory")])
-def test_no_memory_halves_the_batch_and_loses_nothing(error: Exception, capsys: Capture) -> None:
-    forgotten: list[int] = []
-    crowded = Crowded(3, error)
-    backoff = OutOfMemoryBackoff(16, torch.device("cpu"), lambda: forgotten.append(backoff.batch))
-    drawn = [index for _, part in backoff.parts(35, crowded) for index in part]
-    assert drawn == list(range(35))
-    assert crowded.asked[:4] == [16, 8, 4, 2]
-    assert max(crowded.asked[3:]) == 2
-    assert capsys.readouterr().err.count("found no memory") == 3
-    assert forgotten == [8, 4, 2]
-
-
-def test_other_errors_and_one_image_too_many_are_raised() -> None:
-    with pytest.raises(MemoryError, match="no memory for one image"):
-        list(OutOfMemoryBackoff(4, torch.device("cpu")).parts(4, Crowded(0, MemoryError())))
-    with pytest.raises(RuntimeError, match="shapes"):
-        list(OutOfMemoryBackoff(4, torch.device("cpu")).parts(4, Crowded(0, RuntimeError("shapes differ"))))
-
-
-def test_images_are_the_same_however_much_memory_there_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    pipeline("mar").save_pretrained(tmp_path / "m")
-    argv = ["sample", "--model", str(tmp_path / "m"), "--num", "5", "--full", "2", "--local", "1", "--labels", "0,1"]
-    assert main([*argv, "--batch", "1", "--out", str(tmp_path / "a")]) == 0
-    begin = draw.begin
-
-    def crowded(pipe: Pipeline, works: Any, size: int) -> Any:
-        if size > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return begin(pipe, works, size)
-
-    monkeypatch.setattr(draw, "begin", crowded)
-    monkeypatch.setattr(draw, "one_at_a_time", lambda _: False)  # as on a GPU
-    assert main([*argv, "--batch", "auto", "--out", str(tmp_path / "b")]) == 0
-    assert "going on with 2" in capsys.readouterr().err
-    for index in range(5):
-        name = f"{index:06d}.png"
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 def test_plan_says_what_memory_it_takes(capsys: Capture) -> None:

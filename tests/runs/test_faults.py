@@ -200,8 +200,8 @@ def test_damaged_shards_and_pictures_are_drawn_again(argv: list[str], whole: dic
     picture.write_bytes(picture.read_bytes()[:-20])  # half of a picture
     (out / ".000005.png.12345").write_bytes(b"half")  # the draft of a process that was killed
     text = finish(argv, out)
-    assert f"{shard} is damaged; its images are drawn again" in text
-    assert "are damaged or gone and are drawn again" in text
+    assert f"{shard} is damaged; its images are made again" in text
+    assert "are damaged or gone and are made again" in text
     assert pictures(out) == whole
     assert not (out / ".000005.png.12345").exists()
     (out / "000003.png").unlink()

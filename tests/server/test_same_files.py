@@ -126,7 +126,7 @@ def test_where_images_are_drawn_together_batches_are_filled_up(
     place: Path, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
     """As on a GPU, where kernels would tell how many there are: always eight, as for the command line."""
-    monkeypatch.setattr("recap.runs.draw.one_at_a_time", lambda _: False)
+    monkeypatch.setattr("recap.runs.draw.ALONE", ())
     both: Any = {"num": 3, "labels": [3, 1], "schedule": "3+2"}
     argv = ["--model", family, "--num", "3", "--labels", "3,1", "--schedule", "3+2"]
     pictures: Any = {"image": text("photo.png"), "mask": text("mask.png"), "fit": True}

@@ -19,7 +19,6 @@ from rich.segment import Segment
 
 from recap import Pipeline
 from recap.core.canvas import Canvas
-from recap.runs.backoff import OutOfMemoryBackoff
 from recap.runs.draw import draw
 from recap.runs.works import Done, Failed, Work
 from recap.view.pace import GUESS, DisplayBudget
@@ -56,7 +55,9 @@ class EveryStep(Preview):
 
 
 def results(pipe: Pipeline, works: Sequence[Work], observer: Any = None, batch: int = 1) -> list[Done | Failed]:
-    return list(draw(pipe, works, observer, backoff=OutOfMemoryBackoff(batch, pipe.device)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recap.runs.draw.images_together", lambda _: batch)  # as on a GPU
+        return list(draw(pipe, works, observer))
 
 
 def one(pipe: Pipeline) -> list[Work]:

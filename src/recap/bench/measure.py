@@ -15,12 +15,12 @@ import torch
 from recap.bench.clock import synchronized_time
 from recap.bench.timing import generate, timed
 from recap.core.costs import run_cost
+from recap.core.memory import is_out_of_memory, release
 from recap.core.schedule import Schedule
 from recap.engine import WARM_RUNS
 from recap.pipelines import Pipeline
 from recap.pipelines.labels import planned_labels
 from recap.pipelines.pipeline import Asked
-from recap.runs.backoff import is_out_of_memory, release
 from recap.runs.record import versions
 from recap.runs.works import Work
 

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 
-from recap.runs.backoff import is_out_of_memory
-from recap.runs.ranks import launched_world
-from recap.runs.stopping import Stopped
+from recap.core.memory import is_out_of_memory
+from recap.runs.ranks import Stopped, launched_world
 
 SHARED = ("sample", "evaluate")  # commands that several processes can run together
 MAX_MESSAGE = 2000  # characters; a message may quote a file that has no end

@@ -13,7 +13,6 @@ from recap.core.protocols import MaskedModel, Selector
 from recap.core.schedule import Schedule
 
 
-@torch.inference_mode()
 def grouped_decode(
     model: MaskedModel,
     labels: Tensor | None,
@@ -30,6 +29,19 @@ def grouped_decode(
     """
     schedule = schedule.knowing(0 if known is None else known.count)
     check_fit(model, schedule)
+    return decode_groups(model, labels, schedule, selector, noise, known)
+
+
+@torch.inference_mode()
+def decode_groups(
+    model: MaskedModel,
+    labels: Tensor | None,
+    schedule: Schedule,
+    selector: Selector,
+    noise: Noise,
+    known: Known | None,
+) -> Iterator[Canvas]:
+    """The loop of `grouped_decode`, for a schedule that was checked when the works were made."""
     branches = 2 if schedule.guided else 1
     canvas = begin(model, labels, selector.order(model.num_tokens, noise), branches, known)
     cache = model.new_cache(canvas, schedule) if schedule.local else None

@@ -12,8 +12,9 @@ import torch
 from recap.checkpoints.safe_files import read_arrays
 from recap.evaluation.features import Features, InceptionFeatures, look
 from recap.runs.files import atomic_write
-from recap.runs.folder import Report, RunFolder
+from recap.runs.folder import RunFolder
 from recap.runs.works import Done
+from recap.view.progress import tqdm
 
 
 class FeatureFolder(RunFolder):
@@ -28,13 +29,13 @@ class FeatureFolder(RunFolder):
         super().__init__(path, num, settings)
         self.net = net
 
-    def find(self, manifest: Mapping[str, Any], report: Report) -> set[int]:
+    def find(self, images: Mapping[int, Any]) -> set[int]:
         found: set[int] = set()
         for path in self._paths():
             try:
                 found |= set(self._read(path)[0].tolist())
             except ValueError as error:
-                report(f"{path} is damaged ({error}); its images are made again")
+                tqdm.write(f"{path} is damaged ({error}); its images are made again")
                 path.unlink()
         self.write_manifest()
         return found

@@ -27,7 +27,7 @@ from recap.pipelines.inputs import Generators, keys_of
 from recap.pipelines.labels import Labels, find_class, labels_of
 from recap.pipelines.loading import Parts, blank_parts, check_pair, find_model, model_folder, read_parts, sized_parts
 from recap.pipelines.output import collect
-from recap.runs.draw import backoff_for, begin
+from recap.runs.draw import begin, images_together
 from recap.runs.works import Start, Work
 from recap.tokenizers import VQGAN
 from recap.view.frames import Frame, frame_of
@@ -293,7 +293,7 @@ class Pipeline(ImageCodec):
         return self._frames(works)
 
     def _frames(self, works: Sequence[Work]) -> Iterator[Frame]:
-        size = backoff_for(self).batch
+        size = images_together(self)
         lots = [works[first : first + size] for first in range(0, len(works), size)]
         runs = [begin(self, lot, size) for lot in lots]
         for step in range(1, len(works[0].schedule.steps) + 1):

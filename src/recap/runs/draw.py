@@ -8,6 +8,7 @@ drawn beside it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,14 +16,16 @@ import torch
 from torch import Tensor
 
 from recap.core.canvas import Canvas, Known
-from recap.core.decode import grouped_decode
+from recap.core.decode import decode_groups
+from recap.core.memory import is_out_of_memory, release
 from recap.core.selection import ORDERS
-from recap.runs.backoff import OutOfMemoryBackoff
-from recap.runs.works import Done, Failed, Start, Work
+from recap.runs.works import Done, Failed, Work
+from recap.view.progress import tqdm
 
 if TYPE_CHECKING:
     from recap.pipelines import Pipeline
 
+ALONE = ("cpu",)  # devices on which every image is computed alone
 Cancelled = Callable[[Work], bool]
 
 
@@ -36,19 +39,9 @@ class StepObserver(Protocol):
         """These images are finished."""
 
 
-def never(work: Work) -> bool:
-    """Nothing is cancelled."""
-    return False
-
-
-def one_at_a_time(device: torch.device) -> bool:
-    """Whether images are computed alone on this device."""
-    return device.type == "cpu"
-
-
-def backoff_for(pipe: Pipeline) -> OutOfMemoryBackoff:
-    """How many images are computed together, now and after memory has ended."""
-    return OutOfMemoryBackoff(1 if one_at_a_time(pipe.device) else pipe.batch_size, pipe.device, pipe.release)
+def images_together(pipe: Pipeline) -> int:
+    """How many images are computed together."""
+    return 1 if pipe.device.type in ALONE else pipe.batch_size
 
 
 @torch.inference_mode()
@@ -56,30 +49,52 @@ def draw(
     pipe: Pipeline,
     works: Sequence[Work],
     observer: StepObserver | None = None,
-    cancelled: Cancelled = never,
+    cancelled: Cancelled | None = None,
     *,
     decode: bool = True,
-    backoff: OutOfMemoryBackoff | None = None,
 ) -> Iterator[Done | Failed]:
     """Draw every work; results come as they are finished, those of one kind in the order of the works.
 
     Whether a work is `cancelled` is asked after every sub-step; a batch stops when all of its works are, and nothing
-    is yielded for those. Without `decode` images stay tokens. A `backoff` of one's own remembers how many images
-    found memory from call to call.
+    is yielded for those. Without `decode` images stay tokens. Where memory does not suffice, the pipeline's
+    `batch_size` is halved.
     """
-    backoff = backoff or backoff_for(pipe)
     kinds: dict[object, list[Work]] = {}
     for work in works:
         kinds.setdefault(work.kind, []).append(work)
     for alike in kinds.values():
-
-        def batch(part: range, alike: Sequence[Work] = alike) -> list[Done | Failed]:
-            return _batch(pipe, alike[part.start : part.stop], backoff.batch, observer, cancelled, decode)
-
-        for _, results in backoff.parts(len(alike), batch):
+        first = 0
+        while first < len(alike):
+            size, failure = images_together(pipe), None
+            part = alike[first : first + size]
+            try:
+                results = _batch(pipe, part, size, observer, cancelled, decode)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if size == 1:
+                    raise MemoryError(
+                        "there is no memory for one image; use --dtype bfloat16, fewer local evaluations, or a "
+                        "device with more of it"
+                    ) from error
+                failure = str(error) or "no memory"
+            if failure is not None:  # out here, where nothing holds on to the tensors of what failed
+                _halve(pipe, failure)
+                continue
+            first += size
             if observer is not None and results:
                 observer.done(results)
             yield from results
+
+
+def _halve(pipe: Pipeline, failure: str) -> None:
+    """Let fewer images be computed together, and go of what more of them have left behind."""
+    failed, pipe.batch_size = pipe.batch_size, pipe.batch_size // 2
+    pipe.release()
+    release(pipe.device)
+    reason = ". ".join(failure.splitlines()[0].split(". ")[:2])  # CUDA goes on with advice
+    said = f"{failed} images at a time found no memory ({reason}); going on with {pipe.batch_size}"
+    tqdm.write(said, file=sys.stderr)
 
 
 def _batch(
@@ -87,42 +102,37 @@ def _batch(
     works: Sequence[Work],
     size: int,
     observer: StepObserver | None,
-    cancelled: Cancelled,
+    cancelled: Cancelled | None,
     decode: bool,
 ) -> list[Done | Failed]:
     """At most `size` images, drawn together; none if nobody wants them any more."""
-    if all(map(cancelled, works)):
+    if cancelled is not None and all(map(cancelled, works)):
         return []
-    canvas: Canvas | None = None
     for step, canvas in enumerate(begin(pipe, works, size), start=1):
         if observer is not None:
             observer.step(works, step, canvas)
-        if all(map(cancelled, works)):
+        if cancelled is not None and all(map(cancelled, works)):
             return []
-    assert canvas is not None
     return finish(pipe, works, canvas.raster(), canvas.finite, decode)
 
 
 def begin(pipe: Pipeline, works: Sequence[Work], size: int) -> Iterator[Canvas]:
     """The canvas of works of one kind after every sub-step, the last work repeated until there are `size` rows."""
-    rows = [*works, *[works[-1]] * (size - len(works))]
+    rows, order = [*works, *[works[-1]] * (size - len(works))], works[0].order
     labels = [work.label for work in rows if work.label is not None]
     starts = [work.start for work in rows if work.start is not None]
-    selector = pipe.selector if works[0].order is None else ORDERS[works[0].order]()
-    return grouped_decode(
+    known = None
+    if starts:
+        masked = torch.stack([start.masked for start in starts]).to(pipe.device)
+        known = Known(torch.stack([start.read(pipe) for start in starts]), masked)
+    return decode_groups(
         pipe.model,
         torch.tensor(labels, device=pipe.device) if labels else None,
         works[0].schedule,
-        selector,
+        pipe.selector if order is None else ORDERS[order](),
         pipe.noise([work.key for work in rows]),
-        known_of(pipe, starts) if starts else None,
+        known,
     )
-
-
-def known_of(pipe: Pipeline, starts: Sequence[Start]) -> Known:
-    """What a batch begins with."""
-    tokens = torch.stack([start.read(pipe) for start in starts])
-    return Known(tokens, torch.stack([start.masked for start in starts]).to(pipe.device))
 
 
 def finish(

@@ -5,61 +5,99 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
+import socket
+import sys
+import time
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image
 
 from recap.checkpoints.safe_files import read_json
+from recap.core.noise import image_seed
 from recap.runs.files import atomic_write, write_json
-from recap.runs.lock import FolderLock
-from recap.runs.works import Done
+from recap.runs.works import Done, Work
+from recap.view.progress import tqdm
 
-MANIFEST, SHARDS = "manifest.json", "shards"
+if sys.platform != "win32":  # which has no such locks; there nothing is locked
+    import fcntl
+
+MANIFEST, SHARDS, LOCK = "manifest.json", "shards", ".lock"
 DRAFT = re.compile(r"\.[\w-]+\.(png|json|npz)\.\d+")
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the first that a zip file knows; a clock would make every file another one
 MAX_SHOWN = 60  # characters of a setting that are still worth printing
 KEPT = 64  # images of a small run, which stay in memory for a sheet of all
-Report = Callable[[str], object]
-About = Callable[[int], Mapping[str, Any]]
+Entry = dict[str, Any]  # what a manifest says of an image
 
 
 class RunFolder(ABC):
-    """What one run has made so far; a folder belongs to one run, and to one command at a time."""
+    """What one run has made so far; a folder belongs to one run, and to one command at a time.
+
+    The kernel keeps the lock: it is gone with the last process, however that ended.
+    """
 
     def __init__(self, path: str | Path, num: int, settings: Mapping[str, Any]) -> None:
         """`settings` are all that images 0 to `num` - 1 depend on."""
         self.path, self.num = Path(path), num
         self.settings: dict[str, Any] = json.loads(json.dumps(dict(settings)))
-        self.lock = FolderLock(self.path)
+        self._lock: IO[str] | None = None
 
-    def prepare(self, *, overwrite: bool, patience: float, report: Report) -> list[int]:
+    def prepare(self, *, overwrite: bool = False, patience: float = 0.0) -> list[int]:
         """Take the folder and say which images it lacks; for the first process alone."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self.lock.take(shared=False, patience=patience)
+        self.take(patience=patience)
         if overwrite:
             (self.path / MANIFEST).unlink(missing_ok=True)  # first, so that what is left of it counts for nothing
             self.clear()
-        manifest = self._manifest()
-        if manifest is not None:
-            self._compare(manifest["settings"])
-        elif not overwrite:
+        images = self._earlier()
+        if images is None and not overwrite:
             self.refuse_foreign()
         for path in (*self.path.iterdir(), *(self.path / SHARDS).glob(".*")):
             if DRAFT.fullmatch(path.name):  # of a process that was killed
                 path.unlink()
-        found = self.find({} if manifest is None else manifest, report)
+        found = self.find(images or {})
+        self.take(shared=True)
         return sorted({*range(self.num)} - found)
 
+    def take(self, *, shared: bool = False, patience: float = 0.0) -> None:
+        """Take the folder, alone while it is prepared, then with the other processes of this run.
+
+        `patience` are seconds to wait for processes of an earlier run to notice its end.
+        """
+        file = self._lock = self._lock or (self.path / LOCK).open("a+")
+        end = time.monotonic() + patience
+        while sys.platform != "win32":
+            try:
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= end:
+                    file.seek(0)
+                    holder = file.readline().strip() or "another process"
+                    raise BlockingIOError(
+                        f"{self.path} is in use by another run ({holder}); wait for it, or choose another --out"
+                    ) from error
+            time.sleep(0.1)
+        if not shared:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+
+    def release(self) -> None:
+        """Let others have the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
     @abstractmethod
-    def find(self, manifest: Mapping[str, Any], report: Report) -> set[int]:
-        """The images that are there and what they were, and a manifest that says so."""
+    def find(self, images: Mapping[int, Entry]) -> set[int]:
+        """The images that are there and what they were, where an earlier manifest had `images`; writes a new one."""
 
     @abstractmethod
     def write(self, results: Sequence[Done]) -> None:
@@ -77,29 +115,28 @@ class RunFolder(ABC):
         """Refuse files that no manifest accounts for: they may be somebody's own."""
         return
 
-    def finish(self, about: About) -> None:
-        """Bring everything together once all is there; `about` says what else there is to know of an image."""
+    def finish(self, works: Sequence[Work]) -> None:
+        """Bring everything together once all of the works are there."""
         return
 
     def write_manifest(self, **more: Any) -> None:
         write_json(self.path / MANIFEST, {"settings": self.settings, **more})
 
-    def _manifest(self) -> dict[str, Any] | None:
+    def _earlier(self) -> dict[int, Entry] | None:
+        """The images in the manifest of an earlier run, which must have had the same settings."""
         path = self.path / MANIFEST
         if not path.exists():
             return None
         try:
             content = json.loads(path.read_text())
-            if not isinstance(content["settings"], dict) or not isinstance(content.get("images", {}), dict):
+            theirs, images = content["settings"], content.get("images", {})
+            if not isinstance(theirs, dict) or not isinstance(images, dict):
                 raise TypeError("settings and images are expected to be objects")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{path} is damaged ({type(error).__name__}: {error}); choose another --out, or start anew with "
                 f"--overwrite"
             ) from error
-        return dict(content)
-
-    def _compare(self, theirs: Mapping[str, Any]) -> None:
         others = []
         for key in sorted({*theirs, *self.settings}):
             there, here = theirs.get(key), self.settings.get(key)
@@ -111,6 +148,7 @@ class RunFolder(ABC):
                 f"{self.path} holds a run with other {', '.join(others)}; choose another --out, give the same "
                 f"settings to go on with it, or start anew with --overwrite"
             )
+        return entries(images)
 
 
 class ImageFolder(RunFolder):
@@ -122,13 +160,13 @@ class ImageFolder(RunFolder):
     def __init__(self, path: str | Path, num: int, settings: Mapping[str, Any]) -> None:
         super().__init__(path, num, settings)
         self.images: dict[int, Image.Image] = {}  # of this process, where the run is small
-        self._done: dict[int, dict[str, Any]] = {}  # size and sha256 of pictures
+        self._done: dict[int, Entry] = {}  # size and sha256 of pictures
 
     def picture(self, index: int) -> Path:
         return self.path / f"{index:06d}.png"
 
-    def find(self, manifest: Mapping[str, Any], report: Report) -> set[int]:
-        candidates = {**entries(manifest.get("images")), **self._recorded(report)}
+    def find(self, images: Mapping[int, Entry]) -> set[int]:
+        candidates = {**images, **self._recorded()}
         self._done = {}
         for index, entry in candidates.items():
             path = self.picture(index)
@@ -136,7 +174,7 @@ class ImageFolder(RunFolder):
                 self._done[index] = entry
         lost = sorted({*candidates} - {*self._done})
         if lost:
-            report(
+            tqdm.write(
                 f"{len(lost)} image(s) of {self.path} are damaged or gone and are made again, the first is {lost[0]}"
             )
         self.write_manifest(images={f"{i:06d}.png": self._done[i] for i in sorted(self._done)})
@@ -145,30 +183,32 @@ class ImageFolder(RunFolder):
         return {*self._done}
 
     def write(self, results: Sequence[Done]) -> None:
-        record = {}
+        record: dict[int, Entry] = {}
         for result in results:  # every picture whole, then the record that says so
-            image, stream = result.image, io.BytesIO()
+            index, image, stream = result.work.index, result.image, io.BytesIO()
             image.save(stream, "PNG")
-            with atomic_write(self.picture(result.work.index)) as file:
+            with atomic_write(self.picture(index)) as file:
                 file.write(stream.getvalue())
-            record[str(result.work.index)] = entry_of(stream.getvalue())
+            record[index] = entry_of(stream.getvalue())
             if self.num <= KEPT:
-                self.images[result.work.index] = image
+                self.images[index] = image
         if record:
-            write_json(self.path / SHARDS / f"{results[0].work.index:06d}.json", record)
+            write_json(self.path / SHARDS / f"{min(record):06d}.json", record)
 
-    def finish(self, about: About) -> None:
-        self._done |= self._recorded(lambda _: None)
+    def finish(self, works: Sequence[Work]) -> None:
+        self._done |= self._recorded()
         images = {}
-        for index in range(self.num):
-            if index not in self._done or not self.picture(index).is_file():
-                raise OSError(f"image {index} has vanished from {self.path}; run the same command again")
-            images[f"{index:06d}.png"] = {**self._done[index], **about(index)}
+        for work in works:
+            path = self.picture(work.index)
+            if work.index not in self._done or not path.is_file():
+                raise OSError(f"image {work.index} has vanished from {self.path}; run the same command again")
+            about = {} if work.label is None else {"label": work.label}
+            images[path.name] = {**self._done[work.index], "seed": image_seed(work.seed or 0, work.index), **about}
         self.write_manifest(images=images)
         shutil.rmtree(self.path / SHARDS)
 
     def kept(self) -> int:
-        return len(self._done | self._recorded(lambda _: None))
+        return len(self._done | self._recorded())
 
     def clear(self) -> None:
         shutil.rmtree(self.path / SHARDS, ignore_errors=True)
@@ -177,11 +217,11 @@ class ImageFolder(RunFolder):
                 path.unlink()
 
     def refuse_foreign(self) -> None:
-        for index in range(self.num):
-            if self.picture(index).exists():
+        for path in map(self.picture, range(self.num)):
+            if path.exists():
                 raise ValueError(
-                    f"{self.picture(index)} exists but no {MANIFEST} says which run it belongs to; choose another "
-                    f"--out, or replace it with --overwrite"
+                    f"{path} exists but no {MANIFEST} says which run it belongs to; choose another --out, or replace "
+                    f"it with --overwrite"
                 )
 
     def shown(self) -> list[Image.Image]:
@@ -195,31 +235,32 @@ class ImageFolder(RunFolder):
         with (
             atomic_write(target) as file,
             zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
-            archive.open(zipfile.ZipInfo("arr_0.npy", EPOCH), "w", force_zip64=True) as array,
+            archive.open("arr_0.npy", "w", force_zip64=True) as array,
         ):
             np.lib.format.write_array_header_1_0(array, header)
             for index in range(self.num):
                 array.write(np.asarray(_opened(self.picture(index))).tobytes())
         return target
 
-    def _recorded(self, report: Report) -> dict[int, dict[str, Any]]:
-        found: dict[int, dict[str, Any]] = {}
+    def _recorded(self) -> dict[int, Entry]:
+        """What the records of batches say."""
+        found: dict[int, Entry] = {}
         for path in sorted((self.path / SHARDS).glob("[0-9]*.json")):
             try:
                 found |= entries(read_json(path))
             except ValueError:
-                report(f"{path} is damaged; its images are made again")
+                tqdm.write(f"{path} is damaged; its images are made again")
         return found
 
 
-def entry_of(content: bytes) -> dict[str, Any]:
+def entry_of(content: bytes) -> Entry:
     """A file that was written: how long it is, and what is in it."""
     return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def entries(record: object) -> dict[int, dict[str, Any]]:
+def entries(record: object) -> dict[int, Entry]:
     """Entries by the numbers of their images; those that make no sense are left out."""
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, Entry] = {}
     for name, value in record.items() if isinstance(record, dict) else ():
         number = str(name).removesuffix(".png")
         if isinstance(value, dict) and number.isdecimal() and len(number) < 12:

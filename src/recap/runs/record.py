@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import PIL
 import torch
+from torch import nn
 
 from recap.core.noise import image_seed
-from recap.runs.fingerprint import digest, fingerprint
 from recap.runs.works import Work
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def identity(pipe: Pipeline, works: Sequence[Work]) -> dict[str, Any]:
     """All that the images depend on: what a run must share with an earlier one to go on with it."""
-    first, labels = works[0], [work.label for work in works]
+    first = works[0]
     steps = first.schedule.steps
     positions = None if first.order else getattr(pipe.selector, "positions", None)
     return {
@@ -28,20 +29,20 @@ def identity(pipe: Pipeline, works: Sequence[Work]) -> dict[str, Any]:
         "evaluations": str(first.schedule),
         "guidance": [steps[0].guidance, steps[-1].guidance],
         "temperature": [steps[0].temperature, steps[-1].temperature],
-        "schedule": digest(first.schedule),
+        "schedule": digest(first.schedule.canonical_text()),
         "order": first.order or type(pipe.selector).__name__,
         **({} if positions is None else {"positions": digest(positions)}),
         "num": len(works),
         "seed": first.seed,
-        **({} if first.start is None else {"start": digest([start_digest(work) for work in works])}),
-        "labels": None if first.label is None else digest(labels),
+        **({} if first.start is None else {"start": digest(list(map(start_digests, works)))}),
+        "labels": None if first.label is None else digest([work.label for work in works]),
         "dtype": str(pipe.model.dtype).removeprefix("torch."),
         "device": pipe.device.type,
         "engine": pipe.engine,
     }
 
 
-def start_digest(work: Work) -> list[str]:
+def start_digests(work: Work) -> list[str]:
     """What an image begins with, in a few characters."""
     start = work.start
     assert start is not None
@@ -49,28 +50,41 @@ def start_digest(work: Work) -> list[str]:
     return [digest(part.cpu().numpy().tobytes()) for part in parts if part is not None]
 
 
+def digest(content: object) -> str:
+    """A short text that differs for contents that have different reprs."""
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+
+
+def fingerprint(*modules: nn.Module | None) -> str:
+    """Equal for equal weights, on every device."""
+    total = hashlib.sha256()
+    for place, module in enumerate(modules):
+        for name, tensor in sorted((module.state_dict() if module is not None else {}).items()):
+            total.update(f"{place} {name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+            total.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return total.hexdigest()[:16]
+
+
 def record(
     pipe: Pipeline, model: str, works: Sequence[Work], seconds: float, known: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Everything needed to make the same images again, and how long it took; `known` is the run's identity."""
-    schedule, labels, seeds = works[0].schedule, list[int](), list[int]()
-    for work in works:
-        labels += [] if work.label is None else [work.label]
-        seeds += [] if work.seed is None else [image_seed(work.seed, work.index)]
-    steps = schedule.steps
+    schedule = works[0].schedule
+    first, last = schedule.steps[0], schedule.steps[-1]
+    labels = [work.label for work in works if work.label is not None]
     return {
         "model": model,
         **known,
         "labels": labels or None,
         "class_names": list(map(pipe.name_of, labels)) if labels and pipe.class_names else None,
-        "seeds": seeds or None,
+        "seeds": [image_seed(work.seed, work.index) for work in works if work.seed is not None] or None,
         "batch": pipe.batch_size,
         "full": schedule.full,
         "local": schedule.local,
         "warmup": schedule.warmup,
         "tokens": list(schedule.sizes),
-        "choice_temperature": [steps[0].choice_temperature, steps[-1].choice_temperature],
-        "head_steps": [steps[0].head_steps, steps[-1].head_steps],
+        "choice_temperature": [first.choice_temperature, last.choice_temperature],
+        "head_steps": [first.head_steps, last.head_steps],
         "device": str(pipe.device),
         "seconds": seconds,
         "versions": versions(),

@@ -18,7 +18,7 @@ from PIL import Image
 from recap.bench.clock import synchronized_time
 from recap.core.schedule import Schedule
 from recap.pipelines import Pipeline
-from recap.runs.draw import backoff_for, begin, finish
+from recap.runs.draw import begin, finish, images_together
 from recap.runs.works import Failed, Work
 from recap.server import record
 from recap.server.guard import ApiError
@@ -157,7 +157,7 @@ class VariantRun:
 
     def _steps(self) -> Iterator[list[Event]]:
         """The events of every sub-step; images are drawn in the batches of all other runs on this device."""
-        size, works = backoff_for(self.pipe).batch, self.variant.works
+        size, works = images_together(self.pipe), self.variant.works
         for first in range(0, len(works), size):
             yield from self._batch(works[first : first + size], first, size)
 

@@ -21,9 +21,9 @@ from PIL import Image
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from recap.core.options import SamplingOptions
+from recap.core.memory import is_out_of_memory
 from recap.pipelines import Pipeline
-from recap.runs.backoff import is_out_of_memory
-from recap.runs.draw import backoff_for, draw
+from recap.runs.draw import draw
 from recap.runs.works import Done, Failed, Work
 from recap.server.compare import Comparison, compare
 from recap.server.guard import ApiError
@@ -110,7 +110,6 @@ class Worker:
                     f"allow at least as many"
                 )
             pipe.progress, pipe.batch_size = False, self.limits.batch
-        self._backoffs = {name: backoff_for(pipe) for name, pipe in models.items()}
 
     def warm_up(self) -> None:
         """Draw with the default model, so that the first client need not wait for what happens only once."""
@@ -249,7 +248,7 @@ class Worker:
 
         def results() -> Iterator[tuple[Work, Image.Image | ApiError]]:
             left = lambda work: requests[work].done.done()  # noqa: E731
-            for result in self._draw(pipe, list(requests), cancelled=left, backoff=self._backoffs[model]):
+            for result in self._draw(pipe, list(requests), cancelled=left):
                 refused = ApiError(422, "non_finite", str(result))
                 yield result.work, result.image if isinstance(result, Done) else refused
 
