@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,10 @@ def folder_at(path: Path, num: int = 9, **settings: Any) -> FeatureFolder:
 
 def missing(folder: FeatureFolder) -> tuple[list[int], list[str]]:
     """The images that a folder lacks, and what it says of damage."""
-    said: list[str] = []
-    try:
-        return folder.prepare(overwrite=False, patience=0, report=said.append), said
-    finally:
-        folder.lock.release()
+    with redirect_stdout(io.StringIO()) as said:
+        found = folder.prepare()
+    folder.release()
+    return found, said.getvalue().splitlines()
 
 
 def run(folder: FeatureFolder, batch: int, family: str = "maskgit") -> Features:
@@ -49,7 +50,7 @@ def run(folder: FeatureFolder, batch: int, family: str = "maskgit") -> Features:
     pipe = pipeline(family)
     pipe.batch_size = batch
     labels = [i % 3 for i in range(9)] if pipe.model.classes else None
-    sample_all(pipe, pipe.works(labels, 9, "3+1", seed=5), folder, Ranks(), progress=False)
+    sample_all(pipe, pipe.works(labels, 9, "3+1", seed=5), folder, Ranks())
     return folder.read()
 
 
