@@ -15,7 +15,6 @@ from recap.cli import main
 from recap.core.options import SamplingOptions
 from recap.core.schedule import cosine
 from recap.models.registry import SIZES, TOKENIZER_SIZES, family_of
-from recap.pipelines.pipeline import Pipeline
 from recap.planning import memory
 from recap.planning.memory import Memory, choose_batch, largest_batch, predict, size_of
 from recap.planning.plan import plan

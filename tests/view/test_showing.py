@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from recap.runs.fingerprint import digest
 
 from recap import Output, Pipeline, Schedule, cosine, preset
 from recap.core.schedule import Step
 from recap.pipelines.codec import OUTPUT_TYPES
 from recap.pipelines.output import SHOWN
-from recap.runs.fingerprint import digest
 from recap.view.sheet import grid
 from tests import tiny
 from tests.pipelines.test_pipeline import FAMILIES, SCHEDULE, draw, request, shared

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 from PIL import Image
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from recap.core.options import SamplingOptions
 from recap.core.memory import is_out_of_memory
+from recap.core.options import SamplingOptions
 from recap.pipelines import Pipeline
 from recap.runs.draw import draw
 from recap.runs.works import Done, Failed, Work
