@@ -140,9 +140,10 @@ def load_strict(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> N
     missing = [key for key in own if key not in tensors]
     unexpected = [key for key in tensors if key not in own]
     wrong = [
-        f"{key} {_kind(tensors[key])} instead of {_kind(own[key])}"
-        for key in own
-        if key in tensors and _kind(tensors[key]) != _kind(own[key])
+        f"{key} {_kind(tensors[key])} instead of {_kind(ours)}"
+        for key, ours in own.items()
+        if key in tensors
+        and (tensors[key].shape != ours.shape or tensors[key].is_floating_point() != ours.is_floating_point())
     ]
     if missing or unexpected or wrong:
         raise CheckpointError(

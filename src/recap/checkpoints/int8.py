@@ -8,6 +8,7 @@ of positions. Everything else is small, and kept in float16 where that loses nex
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -35,7 +36,7 @@ def compact(tensors: Mapping[str, Tensor], scales: Mapping[str, Tensor] | None =
         if scale is None:
             small[key] = shortened(tensor)
             continue
-        steps = tensor.double() / along_rows(scale.double().clamp_min(torch.finfo(torch.float32).tiny), tensor)
+        steps = tensor.double() / scale.double().clamp_min(torch.finfo(torch.float32).tiny).view(scale_shape(tensor))
         small[key] = steps.round().clamp(-STEPS, STEPS).to(torch.int8).contiguous()
         small[key + SCALE] = scale
     return small if any(key.endswith(SCALE) for key in small) else dict(tensors)
@@ -51,8 +52,19 @@ def restore(tensors: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
         )
     for key, tensor in whole.items():
         if key in scales:
-            check_scale(key, tensor, scales[key], source)
-            whole[key] = tensor.float() * along_rows(scales[key], tensor)
+            scale, shape = scales[key], scale_shape(tensor)
+            form = (tensor.dtype, tensor.ndim >= 2, scale.dtype, scale.shape)
+            if form != (torch.int8, True, torch.float32, (math.prod(shape),)) or not scale.numel():
+                raise CheckpointError(
+                    f"{source} has {key} {tuple(tensor.shape)} of {tensor.dtype} and {key}{SCALE} "
+                    f"{tuple(scale.shape)} of {scale.dtype}; expected int8 of two dimensions or more, and one "
+                    f"float32 for each of its rows: save or copy the model again"
+                )
+            if not bool((scale.isfinite() & (scale >= 0)).all()):
+                raise CheckpointError(
+                    f"{source} has {key}{SCALE} with values that are no scales; copy the model again"
+                )
+            whole[key] = tensor.float() * scale.view(shape)
         elif tensor.dtype == torch.int8:
             raise CheckpointError(
                 f"{source} has {key} in compact form but not its {key}{SCALE}; save or copy the model again"
@@ -66,22 +78,17 @@ def row_scales(tensor: Tensor) -> Tensor | None:
     """One float32 scale a row, or None where int8 would not pay or not hold the values."""
     if not tensor.is_floating_point() or tensor.ndim < 2 or tensor.numel() < LEAST:
         return None
-    most = tensor.double().abs().transpose(0, row_dim(tensor)).flatten(1).amax(1)  # (rows,)
+    shape = scale_shape(tensor)
+    most = tensor.double().abs().transpose(0, shape.index(max(shape))).flatten(1).amax(1)  # (rows,)
     scale = (most / STEPS).float()
     holds = scale.isfinite() & ((scale >= torch.finfo(torch.float32).tiny) | (most == 0))
     return scale if bool(holds.all()) else None
 
 
-def row_dim(tensor: Tensor) -> int:
-    """The dimension that rows run along: the first that is longer than one."""
-    return next((dim for dim, size in enumerate(tensor.shape) if size > 1), 0)
-
-
-def along_rows(scale: Tensor, tensor: Tensor) -> Tensor:
-    """`scale` (rows,) in the shape that multiplies the rows of `tensor`."""
-    shape = [1] * tensor.ndim
-    shape[row_dim(tensor)] = -1
-    return scale.view(shape)
+def scale_shape(tensor: Tensor) -> list[int]:
+    """The shape of what multiplies the rows of a tensor, which run along the first dimension longer than one."""
+    along = next((dim for dim, size in enumerate(tensor.shape) if size > 1), 0)
+    return [size if dim == along else 1 for dim, size in enumerate(tensor.shape)]
 
 
 def shortened(tensor: Tensor) -> Tensor:
@@ -92,16 +99,3 @@ def shortened(tensor: Tensor) -> Tensor:
     half = single.half()
     safe = (half.float() - single).abs() <= single.abs() * 2.0**-11  # false for what is no number
     return half if bool(safe.all()) else single
-
-
-def check_scale(key: str, tensor: Tensor, scale: Tensor, source: object) -> None:
-    """Refuse a compact tensor whose parts do not belong together."""
-    rows = tensor.shape[row_dim(tensor)] if tensor.ndim >= 2 and tensor.dtype == torch.int8 else 0
-    if not rows or scale.shape != (rows,) or scale.dtype != torch.float32:
-        raise CheckpointError(
-            f"{source} has {key} {tuple(tensor.shape)} of {tensor.dtype} and {key}{SCALE} {tuple(scale.shape)} of "
-            f"{scale.dtype}; expected int8 of two dimensions or more, and one float32 for each of its rows: "
-            f"save or copy the model again"
-        )
-    if not bool((scale.isfinite() & (scale >= 0)).all()):
-        raise CheckpointError(f"{source} has {key}{SCALE} with values that are no scales; copy the model again")

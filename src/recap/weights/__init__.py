@@ -15,7 +15,7 @@ FIRST = ("flowers-maskgit", "flowers-mar", "flowers-mage")  # the order in which
 def folders() -> list[str]:
     """Names of all folders that come with the package, models and tokenizers, the default model first."""
     names = sorted(path.parent.name for path in HOME.glob(f"*/{CONFIG}"))
-    return sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+    return [name for name in FIRST if name in names] + [name for name in names if name not in FIRST]
 
 
 def embedded() -> list[str]:
