@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.tokenizers.images import check_images, check_square, to_grid, to_sequence
-from recap.tokenizers.layers import NormSiLU, Upsample, check_sizes, depth, level_sizes
+from recap.tokenizers.layers import Decoder, Levels, NormSiLU, check_sizes, depth, level_sizes
 
 
 @dataclass(frozen=True, slots=True)
-class KLVAEConfig:
+class KLVAEConfig(Levels):
     """Sizes of a KL autoencoder; the defaults are those of KL-16."""
 
     channels: int = 128
@@ -27,26 +27,9 @@ class KLVAEConfig:
     groups: int = 32
 
     def __post_init__(self) -> None:
-        check_sizes(
-            self.channels,
-            self.multipliers,
-            self.groups,
-            latent_channels=self.latent_channels,
-            encoder_blocks=self.encoder_blocks,
-            decoder_blocks=self.decoder_blocks,
-        )
+        check_sizes(self, "latent_channels", "encoder_blocks", "decoder_blocks")
         if not self.latent_scale > 0:
             raise ValueError(f"latent_scale is {self.latent_scale} but a positive number is expected")
-
-    @property
-    def stride(self) -> int:
-        """Pixels along one side of a token."""
-        return 1 << (len(self.multipliers) - 1)
-
-    @property
-    def widths(self) -> list[int]:
-        """Channels of each level, full resolution first."""
-        return [self.channels * multiplier for multiplier in self.multipliers]
 
 
 def infer(tensors: Mapping[str, Tensor], heads: int | None = None) -> KLVAEConfig:
@@ -70,7 +53,8 @@ class KLVAE(nn.Module):
         self.config = config or KLVAEConfig()
         latent = self.config.latent_channels
         self.encoder = Encoder(self.config)
-        self.decoder = Decoder(self.config)
+        mid = middle(self.config.widths[-1], self.config.groups)
+        self.decoder = Decoder(self.config, mid, ResBlock, self.config.decoder_blocks)  # no attention in its levels
         self.quant_conv = nn.Conv2d(2 * latent, 2 * latent, 1)
         self.post_quant_conv = nn.Conv2d(latent, latent, 1)
 
@@ -144,29 +128,6 @@ class Encoder(nn.Module):
         return out
 
 
-class Decoder(nn.Module):
-    """Latent, after `post_quant_conv`, to pixels in about [-1, 1]."""
-
-    def __init__(self, config: KLVAEConfig) -> None:
-        super().__init__()
-        widths, groups = config.widths, config.groups
-        self.conv_in = nn.Conv2d(config.latent_channels, widths[-1], 3, padding=1)
-        self.mid = middle(widths[-1], groups)
-        self.up = nn.ModuleList(
-            UpLevel(cin, cout, config.decoder_blocks, groups, upsample=level > 0)
-            for level, (cin, cout) in enumerate(zip([*widths[1:], widths[-1]], widths, strict=True))
-        )
-        self.norm_out = NormSiLU(widths[0], groups)
-        self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
-
-    def forward(self, latent: Tensor) -> Tensor:
-        x = self.mid(self.conv_in(latent))
-        for level in reversed(self.up):  # stored with full resolution first
-            x = level(x)
-        out: Tensor = self.conv_out(self.norm_out(x))  # (B, 3, H, W)
-        return out
-
-
 class DownLevel(nn.Module):
     """One resolution of the encoder, with attention after every residual block where asked for."""
 
@@ -180,21 +141,6 @@ class DownLevel(nn.Module):
         for block, attn in zip(self.block, self.attn, strict=True):
             x = attn(block(x))
         out: Tensor = self.downsample(x)
-        return out
-
-
-class UpLevel(nn.Module):
-    """One resolution of the decoder; no attention, unlike the KL-f16 of latent diffusion."""
-
-    def __init__(self, cin: int, cout: int, blocks: int, groups: int, *, upsample: bool) -> None:
-        super().__init__()
-        self.block = nn.ModuleList(ResBlock(cout if i else cin, cout, groups) for i in range(blocks))
-        self.upsample = Upsample(cout) if upsample else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.block:
-            x = block(x)
-        out: Tensor = self.upsample(x)
         return out
 
 

@@ -1,7 +1,7 @@
-"""What both tokenizers are built of: norm and activation, the upsampling layer, and their sizes."""
+"""What both tokenizers are built of: sizes of their levels, norm and activation, and the decoder."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,18 +12,37 @@ from torch import Tensor, nn
 GROUPS = 32  # of norms: a state dict does not say, but both published tokenizers agree
 
 
-def check_sizes(channels: int, multipliers: tuple[int, ...], groups: int, **counts: int) -> None:
-    """Raise a `ValueError` unless every count is positive and `groups` divides the width of every level."""
-    for name, value in {"channels": channels, "groups": groups, **counts}.items():
-        if value < 1:
-            raise ValueError(f"{name} is {value} but at least 1 is expected")
+class Levels:
+    """What follows from the sizes of a tokenizer."""
+
+    __slots__ = ()
+    channels: int
+    multipliers: tuple[int, ...]
+
+    @property
+    def stride(self) -> int:
+        """Pixels along one side of a token."""
+        return 1 << (len(self.multipliers) - 1)
+
+    @property
+    def widths(self) -> list[int]:
+        """Channels of each level, full resolution first."""
+        return [self.channels * multiplier for multiplier in self.multipliers]
+
+
+def check_sizes(config: Any, *counts: str) -> None:
+    """Raise a `ValueError` unless every count is positive and the groups of norms divide the width of every level."""
+    channels, multipliers, groups = config.channels, config.multipliers, config.groups
+    for name in ("channels", "groups", *counts):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} is {getattr(config, name)} but at least 1 is expected")
     if not multipliers or min(multipliers) < 1:
         raise ValueError(f"multipliers are {multipliers} but positive integers, one for each level, are expected")
-    for multiplier in multipliers:
-        if channels * multiplier % groups != 0:
+    for width in config.widths:
+        if width % groups != 0:
             raise ValueError(
-                f"a level has {channels} * {multiplier} = {channels * multiplier} channels, "
-                f"which {groups} groups do not divide; change channels, multipliers or groups"
+                f"a level has {width} channels, {channels} times one of {multipliers}, which {groups} groups do not "
+                f"divide; change channels, multipliers or groups"
             )
 
 
@@ -73,4 +92,47 @@ class Upsample(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = F.interpolate(x, scale_factor=2.0, mode="nearest")  # (B, C, 2h, 2w)
         out: Tensor = self.conv(x)
+        return out
+
+
+Block = Callable[[int, int, int], nn.Module]  # from channels in and out, and groups of its norms
+
+
+class Level(nn.Module):
+    """The residual blocks of one resolution, and in the decoder the step to the next."""
+
+    def __init__(
+        self, block: Block, cin: int, cout: int, blocks: int, groups: int, *, upsample: bool = False
+    ) -> None:
+        super().__init__()
+        self.block = nn.ModuleList(block(cout if i else cin, cout, groups) for i in range(blocks))
+        self.upsample = Upsample(cout) if upsample else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.block:
+            x = block(x)
+        out: Tensor = self.upsample(x)
+        return out
+
+
+class Decoder(nn.Module):
+    """Latents to pixels; `mid` works at the lowest resolution, every level has so many `blocks`."""
+
+    def __init__(self, config: Any, mid: nn.Module, block: Block, blocks: int) -> None:
+        super().__init__()
+        widths, groups = config.widths, config.groups
+        self.conv_in = nn.Conv2d(config.latent_channels, widths[-1], 3, padding=1)
+        self.mid = mid
+        self.up = nn.ModuleList(
+            Level(block, cin, cout, blocks, groups, upsample=level > 0)
+            for level, (cin, cout) in enumerate(zip([*widths[1:], widths[-1]], widths, strict=True))
+        )
+        self.norm_out = NormSiLU(widths[0], groups)
+        self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
+
+    def forward(self, latent: Tensor) -> Tensor:
+        x = self.mid(self.conv_in(latent))
+        for level in reversed(self.up):  # stored with full resolution first
+            x = level(x)
+        out: Tensor = self.conv_out(self.norm_out(x))  # (B, 3, H, W)
         return out

@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.tokenizers.images import check_images, check_square, to_grid, to_sequence
-from recap.tokenizers.layers import NormSiLU, Upsample, check_sizes, depth, level_sizes
+from recap.tokenizers.layers import Decoder, Level, Levels, NormSiLU, check_sizes, depth, level_sizes
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class VQGANConfig:
+class VQGANConfig(Levels):
     """Sizes of a VQGAN; the defaults are those of MaskGIT's tokenizer with 16-pixel tokens."""
 
     channels: int = 128
@@ -31,24 +31,7 @@ class VQGANConfig:
     groups: int = 32
 
     def __post_init__(self) -> None:
-        check_sizes(
-            self.channels,
-            self.multipliers,
-            self.groups,
-            blocks=self.blocks,
-            latent_channels=self.latent_channels,
-            codes=self.codes,
-        )
-
-    @property
-    def stride(self) -> int:
-        """Pixels along one side of a token."""
-        return 1 << (len(self.multipliers) - 1)
-
-    @property
-    def widths(self) -> list[int]:
-        """Channels of each level, full resolution first."""
-        return [self.channels * multiplier for multiplier in self.multipliers]
+        check_sizes(self, "blocks", "latent_channels", "codes")
 
 
 def infer(tensors: Mapping[str, Tensor], heads: int | None = None) -> VQGANConfig:
@@ -68,7 +51,8 @@ class VQGAN(nn.Module):
         super().__init__()
         self.config = config or VQGANConfig()
         self.encoder = Encoder(self.config)
-        self.decoder = Decoder(self.config)
+        mid = middle(self.config.widths[-1], self.config.groups)
+        self.decoder = Decoder(self.config, mid, ResBlock, self.config.blocks)
         self.quantize = Codebook(self.config.codes, self.config.latent_channels)
 
     def encode(self, images: Tensor) -> Tensor:
@@ -139,7 +123,7 @@ class Encoder(nn.Module):
         widths, groups = config.widths, config.groups
         self.conv_in = nn.Conv2d(3, config.channels, 3, padding=1, bias=False)
         self.down = nn.ModuleList(
-            Level(cin, cout, config.blocks, groups)
+            Level(ResBlock, cin, cout, config.blocks, groups)
             for cin, cout in zip([config.channels, *widths], widths, strict=False)
         )
         self.mid = middle(widths[-1], groups)
@@ -154,44 +138,6 @@ class Encoder(nn.Module):
             x = level(x)
         x = self.mid(x)
         out: Tensor = self.conv_out(self.norm_out(x))  # (B, C, h, w)
-        return out
-
-
-class Decoder(nn.Module):
-    """Latents to images in about [0, 1]."""
-
-    def __init__(self, config: VQGANConfig) -> None:
-        super().__init__()
-        widths, groups = config.widths, config.groups
-        self.conv_in = nn.Conv2d(config.latent_channels, widths[-1], 3, padding=1)
-        self.mid = middle(widths[-1], groups)
-        self.up = nn.ModuleList(
-            Level(cin, cout, config.blocks, groups, upsample=level > 0)
-            for level, (cin, cout) in enumerate(zip([*widths[1:], widths[-1]], widths, strict=True))
-        )
-        self.norm_out = NormSiLU(widths[0], groups)
-        self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
-
-    def forward(self, latent: Tensor) -> Tensor:
-        x = self.mid(self.conv_in(latent))
-        for level in reversed(self.up):  # stored with full resolution first
-            x = level(x)
-        out: Tensor = self.conv_out(self.norm_out(x))  # (B, 3, H, W)
-        return out
-
-
-class Level(nn.Module):
-    """The residual blocks of one resolution, and in the decoder the step to the next."""
-
-    def __init__(self, cin: int, cout: int, blocks: int, groups: int, *, upsample: bool = False) -> None:
-        super().__init__()
-        self.block = nn.ModuleList(ResBlock(cout if i else cin, cout, groups) for i in range(blocks))
-        self.upsample = Upsample(cout) if upsample else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.block:
-            x = block(x)
-        out: Tensor = self.upsample(x)
         return out
 
 
