@@ -8,14 +8,15 @@ Writes drift.json, drift.png, error.json and error.png.
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from recap.bench.timing import generate
-from recap.cli.options import add_model, add_running, add_sampling, labels_of, pipeline_of
+from recap.cli.options import add_batch, add_labels, add_model, add_running, add_sampling, labels_of, pipeline_of
 from recap.core.options import SamplingOptions
 from recap.core.schedule import Schedule
 from recap.evaluation.drift import Drift, feature_drift
@@ -23,43 +24,38 @@ from recap.evaluation.error import LocalError, error_name, local_error
 from recap.evaluation.images import open_images
 from recap.evaluation.plots import plot_drift, plot_error, require
 from recap.pipelines import Pipeline
+from recap.planning.memory import choose_batch
+from recap.runs.draw import draw
 from recap.runs.files import write_json
-from recap.runs.works import Work
 
+NUM = 64  # images
 SHOWN = (1, 4, 16, 64, 128)  # updates in the table for people
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument(
-        "--images", metavar="PATH", help="folder, zip or npz of pictures to take tokens from (default: generated)"
-    )
-    parser.add_argument(
-        "--labels",
-        help="class names or numbers with commas between them (default: spread over all; for --images: none)",
-    )
-    parser.add_argument("--num", type=int, default=64, help="how many images (default 64)")
-    parser.add_argument("--batch", type=int, default=8, help="images at a time (default 8)")
-    parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
+    images = "folder, zip or npz of pictures to take tokens from, without classes unless --labels has them"
+    parser.add_argument("--images", metavar="PATH", help=f"{images} (default: generated)")
+    add_labels(parser, NUM)
+    add_batch(parser)
     add_running(parser)
     parser.add_argument("--out", default="drift", help="folder for numbers and plots (default drift)")
     add_sampling(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    for name in ("num", "batch"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name} is {getattr(args, name)}; it must be at least 1")
     require()
     pipe, shown = pipeline_of(args)
-    schedule = pipe.schedule(SamplingOptions.from_args(args))
-    labels = labels_of(args, pipe, args.num)
-    labels = None if labels is None else labels[: args.num]
-    tokens, known, source = tokens_of(args, pipe, labels)
+    options = SamplingOptions.from_args(args)
+    labels = labels_of(args, pipe, NUM)
+    works = pipe.works(labels, args.num or NUM if labels is None else None, options, seed=args.seed)
+    schedule, num = works[0].schedule, len(works)
+    pipe.batch_size = choose_batch(pipe, schedule, args.batch, num, cache_limit=args.cache_limit)
+    tokens, known, source = tokens_of(args, pipe, labels, num)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     about = {"model": shown, "seed": args.seed, "dtype": args.dtype}
-    drift = feature_drift(pipe.model, tokens, known, seed=args.seed, batch=args.batch, progress=True)
+    drift = feature_drift(pipe.model, tokens, known, seed=args.seed, batch=pipe.batch_size, progress=True)
     write_json(out / "drift.json", {**about, "tokens": source, **drift.json()})
     plot_drift(drift, out / "drift.png", f"{shown}: {len(tokens)} images")
     print(f"{shown}: {source}")
@@ -68,51 +64,30 @@ def run(args: argparse.Namespace) -> int:
         print(f"{schedule} evaluations are plain decoding: no local evaluation to measure; add --local")
         print(f"-> {out / 'drift.png'}")
         return 0
-    works = pipe.works(labels, args.num, SamplingOptions.from_args(args), seed=args.seed)
-    rows, kind = local_error(pipe, works, batch=args.batch, progress=True), error_name(pipe.model)
-    error = {"schedule": str(schedule), "num": args.num, "labels": labels, "error": kind}
-    write_json(out / "error.json", {**about, **error, "rows": [row.json() for row in rows]})
-    plot_error(rows, out / "error.png", f"{shown}: {schedule} evaluations, {args.num} images", kind)
+    rows, kind = local_error(pipe, works, progress=True), error_name(pipe.model)
+    error = {"schedule": str(schedule), "num": num, "labels": labels, "error": kind}
+    write_json(out / "error.json", {**about, **error, "rows": [asdict(row) for row in rows]})
+    plot_error(rows, out / "error.png", f"{shown}: {schedule} evaluations, {num} images", kind)
     print(summary(rows, schedule, kind))
     print(f"-> {out / 'drift.png'}, {out / 'error.png'}")
     return 0
 
 
 def tokens_of(
-    args: argparse.Namespace, pipe: Pipeline, labels: list[int] | None
+    args: argparse.Namespace, pipe: Pipeline, labels: list[int] | None, num: int
 ) -> tuple[Tensor, Tensor | None, str]:
     """Tokens of whole images, their labels if they have any, and where they came from, in words."""
+    known = None if labels is None else torch.tensor(labels)
     if args.images is None:
-        works = pipe.works(labels, args.num, seed=args.seed)
-        known = None if labels is None else torch.tensor(labels)
-        source = f"tokens of {args.num} images generated by the model itself, {works[0].schedule}"
-        return generated_tokens(pipe, works, args.batch), known, source
-    tokens = encoded_tokens(args.images, pipe, args.num, args.batch)
+        works = pipe.works(labels, num, seed=args.seed)
+        bar = tqdm(draw(pipe, works, decode=False), total=num, desc=f"generating {works[0].schedule}")
+        source = f"tokens of {num} images generated by the model itself, {works[0].schedule}"
+        return torch.stack([result.tokens for result in bar]), known, source
+    tokens = torch.cat([pipe.encode(image) for image in islice(open_images(args.images).batches(1), num)])
     source = f"tokens of {len(tokens)} images from {args.images}"
-    if args.labels is None or labels is None:
+    if args.labels is None or known is None:
         return tokens, None, f"{source}, without classes" if pipe.model.classes else source
-    return tokens, torch.tensor(labels[: len(tokens)]), source
-
-
-def generated_tokens(pipe: Pipeline, works: list[Work], batch: int) -> Tensor:
-    """Tokens of images, `batch` computed together."""
-    parts = [works[first : first + batch] for first in range(0, len(works), batch)]
-    return torch.cat([generate(pipe, part) for part in tqdm(parts, desc=f"generating {works[0].schedule}")])
-
-
-@torch.inference_mode()
-def encoded_tokens(path: str, pipe: Pipeline, num: int, batch: int) -> Tensor:
-    """Tokens of the first pictures in a folder or file."""
-    tokenizer, side = pipe.need_tokenizer(), pipe.side
-    tokens: list[Tensor] = []
-    for images in open_images(path).batches(batch):
-        if images.shape[2:] != (side, side):
-            height, width = images.shape[2:]
-            raise ValueError(f"{path} has pictures of {width}x{height}; this model reads {side}x{side}, resize them")
-        tokens.append(tokenizer.encode(images.to(pipe.device)))
-        if sum(map(len, tokens)) >= num:
-            break
-    return torch.cat(tokens)[:num]
+    return tokens, known[: len(tokens)], source
 
 
 def table(drift: Drift) -> str:
@@ -120,8 +95,7 @@ def table(drift: Drift) -> str:
     columns = [(j, n) for j, n in enumerate(drift.updates) if n in SHOWN or n == drift.updates[-1]]
     lines = ["similarity of context features after n more tokens, mean ± spread over layers"]
     lines.append(f"{'K':>5}" + "".join(f"{f'n={n}':>16}" for _, n in columns))
-    for context in drift.contexts:
-        mean, spread = drift.mean(context), drift.spread(context)
+    for context, mean, spread in zip(drift.contexts, drift.mean, drift.spread, strict=True):
         cells = [f"{mean[j]:.4f} ± {spread[j]:.4f}" if j < len(mean) else "" for j, _ in columns]
         lines.append(f"{context:>5}" + "".join(f"{cell:>16}" for cell in cells))
     return "\n".join(lines)

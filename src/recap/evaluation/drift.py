@@ -7,8 +7,8 @@ over the K context tokens before and after, and the two vectors are compared by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from statistics import fmean, pstdev
 from typing import Any
@@ -38,27 +38,18 @@ class Drift:
     similarity: list[list[list[float]]]
     samples: int
 
-    def of(self, context: int) -> list[list[float]]:
-        """Similarity after each update, layer by layer."""
-        if context not in self.contexts:
-            known = ", ".join(map(str, self.contexts))
-            raise ValueError(f"there is no context of {context} tokens; it was measured for {known}")
-        return self.similarity[self.contexts.index(context)]
+    @property
+    def mean(self) -> list[list[float]]:
+        """Mean over layers, by context and update."""
+        return [[fmean(layers) for layers in rows] for rows in self.similarity]
 
-    def mean(self, context: int) -> list[float]:
-        """Mean over layers after each update."""
-        return [fmean(layers) for layers in self.of(context)]
-
-    def spread(self, context: int) -> list[float]:
-        """Standard deviation over layers after each update."""
-        return [pstdev(layers) for layers in self.of(context)]
+    @property
+    def spread(self) -> list[list[float]]:
+        """Standard deviation over layers, by context and update."""
+        return [[pstdev(layers) for layers in rows] for rows in self.similarity]
 
     def json(self) -> dict[str, Any]:
-        return {
-            **asdict(self),
-            "mean": [self.mean(context) for context in self.contexts],
-            "spread": [self.spread(context) for context in self.contexts],
-        }
+        return {**asdict(self), "mean": self.mean, "spread": self.spread}
 
 
 @torch.inference_mode()
@@ -66,8 +57,8 @@ def feature_drift(
     model: Adapter,
     tokens: Tensor,
     labels: Tensor | None = None,
-    contexts: Sequence[int] | None = None,
-    updates: Sequence[int] | None = None,
+    contexts: Sequence[int] = (),
+    updates: Sequence[int] = (),
     *,
     seed: int = 0,
     batch: int = 8,
@@ -79,14 +70,9 @@ def feature_drift(
     half of the tokens by default, updates 1, 2, 4, ... up to what is left. A sample's order depends on the seed
     and its index alone, not on the batch.
     """
-    size = model.num_tokens
-    _check_tokens(model, tokens, labels, batch)
-    contexts = powers(2, min(MAX_CONTEXT, size // 2)) if contexts is None else sorted(set(contexts))
-    if not contexts or not 1 <= contexts[0] <= contexts[-1] < size:
-        raise ValueError(f"contexts are {contexts}; give at least one, from 1 to {size - 1} tokens of {size}")
-    updates = powers(1, size - contexts[0]) if updates is None else sorted(set(updates))
-    if not updates or not 0 <= updates[0] <= updates[-1] <= size - contexts[0]:
-        raise ValueError(f"updates are {updates}; give at least one, from 0 to {size - contexts[0]} tokens")
+    size, powers = model.num_tokens, [2**i for i in range(model.num_tokens.bit_length())]
+    contexts = sorted(contexts) or [k for k in powers if 2 <= k <= min(MAX_CONTEXT, size // 2)]
+    updates = sorted(updates) or [n for n in powers if n <= size - contexts[0]]
     pairs = [(k, n) for k in contexts for n in updates if k + n <= size]
     stops = sorted({*contexts, *(k + n for k, n in pairs)})
     sums: dict[tuple[int, int], dict[str, float]] = {pair: {} for pair in pairs}
@@ -96,8 +82,7 @@ def feature_drift(
             some = slice(first, min(first + batch, len(tokens)))
             noise = Noise(image_generators(seed, range(some.start, some.stop)), model.device)
             before: dict[int, dict[str, Tensor]] = {}
-            scenes = reveal(model, tokens[some], None if labels is None else labels[some], stops, noise)
-            for canvas in scenes:
+            for canvas in reveal(model, tokens[some], None if labels is None else labels[some], stops, noise):
                 pooled = context_features(model, canvas, [k for k in contexts if k <= canvas.decoded])
                 if canvas.decoded in contexts:
                     before[canvas.decoded] = pooled[canvas.decoded]
@@ -131,7 +116,7 @@ def reveal(
 
 
 def context_features(model: Adapter, canvas: Canvas, contexts: Sequence[int]) -> dict[int, dict[str, Tensor]]:
-    """What goes into each attention layer in a full evaluation, averaged over the first K tokens for each K.
+    """What goes into each attention layer's qkv in a full evaluation, averaged over the first K tokens for each K.
 
     Returns (B, D) vectors by K and layer; with two branches, those of the last one.
     """
@@ -143,56 +128,20 @@ def context_features(model: Adapter, canvas: Canvas, contexts: Sequence[int]) ->
         for k in contexts:
             pooled[k][name] = x[-canvas.batch :, prefix : prefix + k].double().mean(dim=1)  # (B, D)
 
-    with attention_inputs(model.module, see):
+    with ExitStack() as hooks:
+        layers = {name: getattr(module, "qkv", None) for name, module in model.module.named_modules()}
+        found = {name: qkv for name, qkv in layers.items() if isinstance(qkv, nn.Module)}
+        if not found:
+            kind = type(model.module).__name__
+            raise ValueError(f"{kind} has no attention layer with a `qkv` module; give a network that has one")
+        for name, qkv in found.items():
+            handle = qkv.register_forward_pre_hook(lambda _, inputs, name=name: see(name, inputs[0]))
+            hooks.callback(handle.remove)
         model.full(canvas, None, slice(0, 1))
     return pooled
-
-
-@contextmanager
-def attention_inputs(net: nn.Module, see: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """Show `see` the name and the input (B, L, D) of every attention layer's qkv projection that is called."""
-
-    def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _, inputs: see(name, inputs[0])
-
-    with ExitStack() as hooks:
-        found = False
-        for name, module in net.named_modules():
-            qkv = getattr(module, "qkv", None)
-            if isinstance(qkv, nn.Module):
-                hooks.callback(qkv.register_forward_pre_hook(hook(name)).remove)
-                found = True
-        if not found:
-            kind = type(net).__name__
-            raise ValueError(f"{kind} has no attention layer with a `qkv` module; give a network that has one")
-        yield
 
 
 def cosine_similarity(a: Tensor, b: Tensor) -> Tensor:
     """Cosine of the angle between vectors (B, D), as 1 - |a' - b'|^2 / 2: exactly 1 for equal ones."""
     unit = nn.functional.normalize
     return (1 - (unit(a, dim=-1) - unit(b, dim=-1)).square().sum(dim=-1) / 2).clamp_min(-1.0)  # (B)
-
-
-def powers(first: int, last: int) -> list[int]:
-    """`first`, doubled again and again, up to `last`."""
-    values = []
-    while first <= last:
-        values.append(first)
-        first *= 2
-    return values
-
-
-def _check_tokens(model: Adapter, tokens: Tensor, labels: Tensor | None, batch: int) -> None:
-    channels = getattr(model.config, "channels", None)
-    shape = (model.num_tokens,) if channels is None else (model.num_tokens, channels)
-    if not len(tokens) or tokens.shape[1:] != shape or tokens.is_floating_point() == (channels is None):
-        expected = ", ".join(map(str, shape))
-        raise ValueError(
-            f"tokens are {tuple(tokens.shape)} of {tokens.dtype}; expected (B, {expected}) "
-            f"{'ids' if channels is None else 'latents'}, as the model's tokenizer encodes images"
-        )
-    if labels is not None and len(labels) != len(tokens):
-        raise ValueError(f"{len(labels)} labels were given for {len(tokens)} images; give one for each, or none")
-    if batch < 1:
-        raise ValueError(f"batch is {batch}; measure at least one image at a time")

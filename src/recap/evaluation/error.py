@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from recap.core.heads import CategoricalHead, guided
 from recap.core.schedule import Schedule, Step
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.pipelines import Pipeline
-from recap.runs.draw import begin
+from recap.runs.draw import draw
 from recap.runs.works import Work
 
 
@@ -32,9 +31,6 @@ class LocalError:
     tokens: int  # tokens that were then drawn
     mean: float
     max: float
-
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class ErrorLog(ModelWrapper):
@@ -105,17 +101,9 @@ def measured(pipe: Pipeline, schedule: Schedule) -> tuple[Pipeline, ErrorLog]:
     return other, log
 
 
-def local_error(pipe: Pipeline, works: Sequence[Work], *, batch: int = 8, progress: bool = False) -> list[LocalError]:
-    """Generate images of one schedule, `batch` together, and measure every local evaluation on the way."""
-    if not works or batch < 1:
-        raise ValueError(f"{len(works)} images in batches of {batch}; generate at least one image, and one at a time")
-    schedule = works[0].schedule
-    if not schedule.local:
-        raise ValueError(f"schedule {schedule} has no local evaluations to measure; build it with local=")
-    pipe, log = measured(pipe, schedule)
-    parts = [works[first : first + batch] for first in range(0, len(works), batch)]
-    with tqdm(total=len(parts) * len(schedule.steps), desc="error", unit="step", disable=not progress) as bar:
-        for part in parts:
-            for _ in begin(pipe, part, len(part)):
-                bar.update()
+def local_error(pipe: Pipeline, works: Sequence[Work], *, progress: bool = False) -> list[LocalError]:
+    """Draw images of one schedule that has local evaluations, and measure each of these on the way."""
+    pipe, log = measured(pipe, works[0].schedule)
+    for _ in tqdm(draw(pipe, works, decode=False), total=len(works), desc="error", disable=not progress):
+        pass
     return log.rows()

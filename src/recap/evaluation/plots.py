@@ -31,7 +31,7 @@ def plot_drift(drift: Drift, path: Path, title: str) -> None:
     shades = colormaps["viridis"]
     for index, context in enumerate(drift.contexts):
         colour = shades(0.9 * index / max(1, len(drift.contexts) - 1))
-        mean, spread = drift.mean(context), drift.spread(context)
+        mean, spread = drift.mean[index], drift.spread[index]
         updates = drift.updates[: len(mean)]
         low, high = zip(*((m - s, min(1.0, m + s)) for m, s in zip(mean, spread, strict=True)), strict=True)
         axes.fill_between(updates, low, high, color=colour, alpha=0.12, linewidth=0)
