@@ -20,7 +20,6 @@ from torch import Tensor
 
 DEFAULTS = {
     "MOST_PIXELS": 64_000_000,  # of one picture; a small file can claim to be any size
-    "MOST_PICTURE_BYTES": 512_000_000,  # of one picture inside a zip file, unpacked
     "MOST_ARRAY_BYTES": 4 * 2**30,  # of all arrays that are read from an npz file, unpacked
     "MOST_TEXT_BYTES": 64 * 2**20,  # of a file of JSON or lines
 }

@@ -34,7 +34,7 @@ SHOWN = (1, 4, 16, 64, 128)  # updates in the table for people
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    images = "folder, zip or npz of pictures to take tokens from, without classes unless --labels has them"
+    images = "folder or npz of pictures to take tokens from, without classes unless --labels has them"
     parser.add_argument("--images", metavar="PATH", help=f"{images} (default: generated)")
     add_labels(parser, NUM)
     add_batch(parser)

@@ -1,4 +1,4 @@
-"""Measure how good a model's images are, or a folder, zip or npz of images.
+"""Measure how good a model's images are, or a folder or npz of images.
 
 Generates --num images in batches, looks at each once and compares the whole with a reference: FID always; KID,
 precision and recall where the reference has images; the Inception Score where the network has logits (--inception

@@ -26,7 +26,7 @@ MAX_COMPARED = 10_000  # images of which KID, precision and recall compare the f
 
 
 def features_of(path: str | Path, net: InceptionFeatures, *, batch: int = 32, progress: bool = True) -> Features:
-    """The features of all images of a folder, zip or npz."""
+    """The features of all images of a folder or npz."""
     images, parts = open_images(path), []
     with tqdm(total=len(images), desc=f"features of {Path(path).name}", unit="image", disable=not progress) as bar:
         for pictures in images.batches(batch):
@@ -53,7 +53,7 @@ class Reference:
         if not path.exists():
             known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.npz")))
             raise FileNotFoundError(
-                f"{name} does not exist; give statistics (npz with mu and sigma), a folder, zip or npz of images, "
+                f"{name} does not exist; give statistics (npz with mu and sigma), a folder or npz of images, "
                 f"or a name: {known}"
             )
         if path.suffix == ".npz" and "mu" in array_names(path):

@@ -1,9 +1,9 @@
-"""Images to evaluate: a folder, a zip or an npz file, read a batch at a time."""
+"""Images to evaluate: a folder or an npz file, read a batch at a time."""
 
 import math
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -52,62 +52,31 @@ class ImageSet:
 
 
 def open_images(path: str | Path) -> ImageSet:
-    """The images of a folder, a zip file or an npz file.
+    """The images of a folder or an npz file.
 
-    A folder is searched through all its sub-folders and sorted by relative path, a zip file by the names inside;
-    files that are no pictures, and the shadow files of macOS, are ignored. An npz file holds `arr_0` or `images` of
-    (n, h, w, 3) uint8.
+    A folder is searched through all its sub-folders and sorted by relative path; files that are no pictures, and the
+    shadow files of macOS, are ignored. An npz file holds `arr_0` or `images` of (n, h, w, 3) uint8.
     """
     path = Path(path)
     if path.is_dir():
         return _from_folder(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; give a folder of pictures, a zip or an npz file")
-    if path.suffix.lower() not in (".zip", ".npz"):
-        raise ValueError(f"{path} is no folder, .zip or .npz file; give one of these")
+        raise FileNotFoundError(f"{path} does not exist; give a folder of pictures, or an npz file")
+    if path.suffix.lower() != ".npz":
+        raise ValueError(f"{path} is no folder or .npz file; give one of these")
     try:
-        return _from_npz(path) if path.suffix.lower() == ".npz" else _from_zip(path)
+        return _from_npz(path)
     except (OSError, *BAD_ARCHIVE) as error:  # also of places in the file that are not there
         raise ValueError(f"{path} cannot be read ({error}); it is damaged or of another format") from error
 
 
 def _from_folder(folder: Path) -> ImageSet:
-    names = _chosen(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
-    files = [folder / name for name in names]
-    return ImageSet(folder, len(files), lambda: ((str(file), _decoded(file, str(file))) for file in files))
-
-
-def _from_zip(path: Path) -> ImageSet:
-    with zipfile.ZipFile(path) as archive:
-        members = _chosen(set(archive.namelist()))
-
-    def pictures() -> Iterator[Picture]:
-        with zipfile.ZipFile(path) as archive:  # members are read in place: nothing is written, whatever their names
-            for member in members:
-                name = f"{member} in {path}"
-                yield name, _from_member(archive, member, name)
-
-    return ImageSet(path, len(members), pictures)
-
-
-def _from_member(archive: zipfile.ZipFile, member: str, name: str) -> np.ndarray:
-    size = archive.getinfo(member).file_size  # more than it says is never unpacked
-    check_limit("MOST_PICTURE_BYTES", size, f"{name} unpacks to {size:,} bytes")
-    try:
-        with archive.open(member) as stream:
-            return _decoded(stream, name)
-    except (OSError, *BAD_ARCHIVE) as error:  # a wrong header or sum; a password
-        raise ValueError(f"{name} cannot be read ({error}); replace it") from error
-
-
-def _chosen(names: Iterable[str]) -> list[str]:
-    """The names of pictures among those of all files, sorted, without the shadow files macOS adds."""
-    return sorted(
-        name
-        for name in names
-        if name.lower().endswith(SUFFIXES)
-        and not any(part.startswith(("._", "__MACOSX")) for part in PurePosixPath(name).parts)
-    )
+    names = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
+    shown = (name for name in names if name.suffix.lower() in SUFFIXES)
+    # without the shadow files that macOS adds
+    chosen = (name for name in shown if not any(part.startswith(("._", "__MACOSX")) for part in name.parts))
+    files = [folder / name for name in sorted(chosen, key=Path.as_posix)]
+    return ImageSet(folder, len(files), lambda: ((str(file), _decoded(file)) for file in files))
 
 
 def _from_npz(path: Path) -> ImageSet:
@@ -144,11 +113,11 @@ def _header(stream: IO[bytes], name: str) -> tuple[int, ...]:
     return shape
 
 
-def _decoded(file: Path | IO[bytes], name: str) -> np.ndarray:
-    image = open_picture(file, name)
+def _decoded(file: Path) -> np.ndarray:
+    image = open_picture(file, str(file))
     if image.mode.startswith(("I", "F")):
         raise ValueError(
-            f"{name} is no readable picture (its mode is {image.mode}, and 8 bits for a channel are expected); "
+            f"{file} is no readable picture (its mode is {image.mode}, and 8 bits for a channel are expected); "
             f"remove or replace it"
         )
     return np.asarray(image.convert("RGB"))  # (h, w, 3)

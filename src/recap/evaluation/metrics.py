@@ -214,22 +214,15 @@ def precision_recall(real: Tensor, ours: Tensor, *, neighbours: int = 3, block: 
 
 def _share(points: Tensor, features: Tensor, neighbours: int, block: int) -> float:
     """The share of `points` that are near one of the `features` or more."""
-    reach = torch.cat([_reach(features, start, neighbours, block) for start in range(0, len(features), block)])
+    # a feature is the nearest one to itself, and no neighbour of its own
+    distances = (_distances(part, features) for part in torch.split(features, block))
+    reach = torch.cat([part.kthvalue(neighbours + 1, dim=1).values for part in distances])
     near = 0
     for part in torch.split(points, block):
         # a point that lies on the edge counts as near, whichever way its distance was rounded
         slack = ROUNDING * (_squares(part)[:, None] + _squares(features))
         near += int((_distances(part, features) <= reach + slack).any(dim=1).sum())
     return near / len(points)
-
-
-def _reach(features: Tensor, start: int, neighbours: int, block: int) -> Tensor:
-    """For a block of features: the squared distance to the `neighbours`-th nearest other one."""
-    part = features[start : start + block]
-    distances = _distances(part, features)
-    rows = torch.arange(len(part), device=part.device)
-    distances[rows, start + rows] = torch.inf  # a feature is no neighbour of its own
-    return distances.kthvalue(neighbours, dim=1).values  # (block,)
 
 
 def _distances(x: Tensor, y: Tensor) -> Tensor:
