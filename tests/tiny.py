@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from recap.core.cache import ContextCache
-from recap.core.canvas import Canvas, Draw
+from recap.core.canvas import Canvas, Draw, Known
 from recap.core.decode import grouped_decode
 from recap.core.noise import Noise, image_generators
 from recap.core.protocols import Selector
@@ -75,7 +75,7 @@ def values(adapter: Adapter, batch: int, tokens: int, seed: int = 1) -> Draw:
     return Draw(noise(batch, seed).normal(tokens, adapter.config.channels))
 
 
-def sample(
+def run(
     adapter: Adapter,
     schedule: Schedule,
     batch: int = 2,
@@ -83,11 +83,19 @@ def sample(
     seed: int = 0,
     selector: Selector | None = None,
     first: int = 0,
-) -> Tensor:
-    """The tokens (B, N, ...) of images `first` and on, in raster order."""
+    known: Known | None = None,
+) -> Canvas:
+    """The canvas at the end of a run of images `first` and on."""
     asked = labels(adapter, first + batch)
     asked = None if asked is None else asked[first:]
-    *_, end = grouped_decode(adapter, asked, schedule, selector or adapter.selector(), noise(batch, seed, first))
+    made = noise(batch, seed, first)
+    *_, end = grouped_decode(adapter, asked, schedule, selector or adapter.selector(), made, known)
     assert end.decoded == adapter.num_tokens
+    return end
+
+
+def sample(adapter: Adapter, schedule: Schedule, batch: int = 2, **options: Any) -> Tensor:
+    """The tokens (B, N, ...) of a run, in raster order."""
+    end = run(adapter, schedule, batch, **options)
     assert end.finite.all()
     return end.raster()

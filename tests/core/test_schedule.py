@@ -176,6 +176,7 @@ def test_guidance_can_be_changed_afterwards() -> None:
         (lambda: power(20, full=20), "leave none"),
         (lambda: linear(8, full=9), "no room"),
         (lambda: preset("mar-larg", full=4), "did you mean 'mar-large'"),
+        (lambda: cosine(10, full=2, known=-1), "known is -1"),
         (lambda: Schedule(()), "no groups"),
         (lambda: Group(()), "no steps"),
     ],
@@ -183,3 +184,11 @@ def test_guidance_can_be_changed_afterwards() -> None:
 def test_bad_schedules_say_what_to_change(make: Callable[[], object], needle: str) -> None:
     with pytest.raises(ValueError, match=re.escape(needle)):
         make()
+
+
+def test_guidance_grows_with_the_share_of_all_tokens() -> None:
+    schedule = cosine(8, full=4, guidance=Ramp(1.0, 3.0), known=8)
+    shares = [8 + sum(schedule.sizes[: s + 1]) for s in range(4)]
+    assert [step.guidance for step in schedule.steps] == [1 + 2 * share / 16 for share in shares]
+    assert schedule.with_guidance(Ramp(1.0, 3.0)) == schedule
+    assert schedule.with_guidance(2.0).known == 8

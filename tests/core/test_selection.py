@@ -7,7 +7,7 @@ import torch
 
 from recap.core.decode import grouped_decode
 from recap.core.schedule import cosine
-from recap.core.selection import FixedOrder
+from recap.core.selection import FixedOrder, RandomOrder
 from tests import tiny
 
 
@@ -31,3 +31,8 @@ def test_an_order_names_every_position_once() -> None:
             FixedOrder(wrong)
     with pytest.raises(ValueError, match="3 positions but the model has 16"):
         FixedOrder([2, 1, 0]).order(16, tiny.noise(1))
+
+
+def test_random_order_also_serves_models_with_confidence() -> None:
+    canvas = tiny.run(tiny.model("maskgit"), cosine(16, full=3, local=3, warmup=0), selector=RandomOrder())
+    assert torch.equal(canvas.order, tiny.noise(2).permutation(16))

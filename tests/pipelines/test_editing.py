@@ -17,7 +17,7 @@ from recap.pipelines.editing import at_random, least_confident
 from recap.verification.verifier import distance
 from recap.view.images import token_mask
 from tests import tiny
-from tests.core.test_known import schedules
+from tests.core.test_decode import schedules
 from tests.pipelines.test_pipeline import FAMILIES, SCHEDULE, draw, pipeline, shared
 
 SIDE, STRIDE = 8, 2  # 16 tokens of 2 by 2 pixels

@@ -37,9 +37,8 @@ from recap.models.mage import MAGEConfig
 from recap.models.mar import MARConfig
 from recap.models.maskgit import MaskGITConfig
 from recap.tokenizers import KLVAEConfig, VQGANConfig
-from recap.bench.measure import fill
 from recap.planning.memory import predict
-from recap.models.registry import build
+from recap.models.registry import build, randomize
 torch.set_num_threads(1)
 kind, local, output = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 small = replace(VQGANConfig(), channels=32, codes=256)
@@ -49,7 +48,7 @@ config = {
     "maskgit": MaskGITConfig(256, 8, 4, codes=256),
 }[kind]
 tokenizer = {"mar": replace(KLVAEConfig(), channels=32), "mage": None, "maskgit": small}[kind]
-pipe = Pipeline(fill(build(config)), tokenizer and fill(build(tokenizer)))
+pipe = Pipeline(randomize(build(config)), tokenizer and randomize(build(tokenizer)))
 guidance = 1.0 if kind == "mage" else 2.0
 schedule = cosine(256, full=3, local=local, warmup=0 if local else None, guidance=guidance, head_steps=(4, 4))
 def draw(images):

@@ -41,11 +41,16 @@ def stream_key(generator: torch.Generator) -> int:
 class Noise:
     """Draws for a batch, row b from the stream of image b, delivered on `device`."""
 
-    def __init__(self, streams: Sequence[torch.Generator | int], device: torch.device | str) -> None:
-        """`streams` has one for each image: its generator, or the `stream_key` of that."""
+    def __init__(
+        self,
+        streams: Sequence[torch.Generator | int],
+        device: torch.device | str,
+        draw: Callable[[Tensor, int, int, Make, tuple[int, ...]], Tensor] | None = None,
+    ) -> None:
+        """`streams` has one for each image: its generator, or the `stream_key` of that; engines bring a `draw`."""
         if not streams:
             raise ValueError("no generators were given; sampling needs one torch.Generator for each image")
-        self.device = torch.device(device)
+        self.device, self._made = torch.device(device), draw or made
         keys = [stream if isinstance(stream, int) else stream_key(stream) for stream in streams]
         # Apple's GPUs have no float64: there the numbers are made by the CPU
         where = "cpu" if self.device.type == "mps" else self.device
@@ -79,7 +84,7 @@ class Noise:
     def _draw(self, make: Make, shape: tuple[int, ...], count: int) -> Tensor:
         """What `make` makes of the next `count` numbers of every stream."""
         keys, first = self.reserve(count)
-        return make(random_bits(keys, first, count), shape).to(self.device)
+        return self._made(keys, first, count, make, shape).to(self.device)
 
 
 def random_bits(keys: Tensor, first: int | Tensor, count: int) -> Tensor:
@@ -88,6 +93,11 @@ def random_bits(keys: Tensor, first: int | Tensor, count: int) -> Tensor:
     z = (z ^ _shifted(z, 30)) * signed(MIX)
     z = (z ^ _shifted(z, 27)) * signed(REMIX)
     return z ^ _shifted(z, 31)  # (B, count)
+
+
+def made(keys: Tensor, first: int | Tensor, count: int, make: Make, shape: tuple[int, ...]) -> Tensor:
+    """What `make` makes of the numbers of all streams from number `first` on."""
+    return make(random_bits(keys, first, count), shape)
 
 
 def _uniform(bits: Tensor, shape: tuple[int, ...]) -> Tensor:

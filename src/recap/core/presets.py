@@ -61,13 +61,11 @@ def mar(tokens: int = 256, **given: Unpack[Draws]) -> Schedule:
 def interpolated(table: Mapping[int, float], steps: int) -> float:
     """The published value for a step count; between two of them linear, outside them the nearest."""
     known = sorted(table)
-    if steps <= known[0]:
-        return table[known[0]]
     for low, high in pairwise(known):
-        if steps <= high:
+        if low <= steps <= high:
             share = (steps - low) / (high - low)
             return table[low] + share * (table[high] - table[low])
-    return table[known[-1]]
+    return table[known[0] if steps < known[0] else known[-1]]
 
 
 Preset = Callable[..., Schedule]

@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 
 from recap.core.cache import CacheLayout, ContextCache
 from recap.core.canvas import Canvas
-from recap.core.noise import Make, Noise, random_bits
+from recap.core.noise import Make, Noise, made
 from recap.core.protocols import Head, Releasable
 from recap.core.schedule import Schedule
 from recap.models.adapter import Adapter, ModelWrapper
@@ -214,7 +214,7 @@ class NoiseGraphs:
             self.capture.release()
 
     def __call__(self, streams: Sequence[Generator | int], device: torch.device) -> Noise:
-        return GraphedNoise(self, streams, device)
+        return Noise(streams, device, self.draw)
 
     def draw(self, keys: Tensor, first: int, count: int, make: Make, shape: tuple[int, ...]) -> Tensor:
         """What `make` makes of the numbers."""
@@ -223,20 +223,8 @@ class NoiseGraphs:
         room, start = self.memory[len(keys)]
         room.copy_(keys)
         start.fill_(first)
-        drawn = self.graphs((make, shape, len(keys)), lambda: make(random_bits(room, start, count), shape))
+        drawn = self.graphs((make, shape, len(keys)), lambda: made(room, start, count, make, shape))
         return drawn.clone()  # its memory is that of the next draw of the same kind
-
-
-class GraphedNoise(Noise):
-    """Noise of one run."""
-
-    def __init__(self, graphs: NoiseGraphs, streams: Sequence[Generator | int], device: torch.device) -> None:
-        super().__init__(streams, device)
-        self.graphs = graphs
-
-    def _draw(self, make: Make, shape: tuple[int, ...], count: int) -> Tensor:
-        keys, first = self.reserve(count)
-        return self.graphs.draw(keys, first, count, make, shape)
 
 
 def each_tensor(change: Callable[[Tensor], Tensor], value: Any) -> Any:

@@ -71,17 +71,9 @@ def updates(steps: int, solver: str = "ancestral") -> tuple[Update, ...]:
             follower = products[kept[1]]
             posterior = (1 - follower / now) * (1 - now) / (1 - follower)
         log_low = math.log(posterior)
-        table.append(
-            Update(
-                timestep=timestep,
-                a=math.sqrt(1 / now),
-                b=math.sqrt(1 / now - 1),
-                c=beta * math.sqrt(before) / (1 - now),
-                d=(1 - before) * math.sqrt(1 - beta) / (1 - now),
-                log_high=math.log(beta),
-                log_low=log_low,
-            )
-        )
+        a, b = math.sqrt(1 / now), math.sqrt(1 / now - 1)
+        c, d = beta * math.sqrt(before) / (1 - now), (1 - before) * math.sqrt(1 - beta) / (1 - now)
+        table.append(Update(timestep, a, b, c, d, math.log(beta), log_low))
         before = now
     return tuple(reversed(table))
 
@@ -98,15 +90,8 @@ def _without_noise(steps: int) -> tuple[Update, ...]:
     for i in reversed(range(steps)):
         now, after = products[kept[i]], products[kept[i - 1]] if i else 1.0
         ratio = math.sqrt((1 - after) / (1 - now))
-        table.append(
-            Update(
-                timestep=kept[i],
-                a=math.sqrt(1 / now),
-                b=math.sqrt(1 / now - 1),
-                c=math.sqrt(after) - ratio * math.sqrt(now),
-                d=ratio,
-            )
-        )
+        a, b = math.sqrt(1 / now), math.sqrt(1 / now - 1)
+        table.append(Update(kept[i], a, b, math.sqrt(after) - ratio * math.sqrt(now), ratio))
     return tuple(table)
 
 

@@ -13,20 +13,9 @@ from recap.models.layers import width_block
 
 @triton.jit
 def _gate_norm(
-    h,
-    update,
-    modulation,
-    weight,
-    bias,
-    out,
-    row_stride,
-    gate_at,
-    shift_at,
-    width,
-    eps,
-    AFFINE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    h, update, modulation, weight, bias, out, row_stride, gate_at, shift_at, width, eps,
+    AFFINE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
