@@ -14,9 +14,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from recap.evaluation import FeatureStatistics, fid, frechet_distance, kernel_distance, shards
+from recap.evaluation import shards
 from recap.evaluation.evaluate import SHIPPED, Reference, compare, features_of, subset
 from recap.evaluation.features import Features, look
+from recap.evaluation.metrics import FeatureStatistics, fid, frechet_distance, kernel_distance
 from recap.evaluation.shards import FeatureFolder
 from recap.pipelines.labels import LabelPlan
 from recap.runs.ranks import Ranks
@@ -179,7 +180,7 @@ def test_references_come_from_files_images_and_the_package(tmp_path: Path) -> No
     folder.mkdir()
     for i, picture in enumerate((images(12) * 255).byte()):
         Image.fromarray(picture.permute(1, 2, 0).numpy()).save(folder / f"{i:02d}.png")
-    from_images = Reference.load(folder, NET, batch=5, progress=False)
+    from_images = Reference.load(folder, NET, progress=False)
     assert from_images.statistics.count == 12
     assert from_images.features is not None
     assert from_images.features.shape == (12, 6)

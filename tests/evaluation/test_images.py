@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from recap.evaluation import ImageSet, open_images
+from recap.evaluation.images import ImageSet, open_images
 
 NAMES = ("a.png", "b/a.bmp", "b/c/z.PNG", "c.webp", "d.png")  # in order
 HEIGHT, WIDTH = 4, 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,18 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recap.evaluation import InceptionFeatures, load_inception
-from recap.evaluation.features import resize_tf1
+from recap.evaluation.features import InceptionFeatures, load_inception, resize_tf1
 from recap.evaluation.inception import FILE, OFFICIAL, PACKAGE, default_weights, layer_shapes, read_pytorch_fid
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """One image is too little to share, and threads that wait for each other on busy cores take ten times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

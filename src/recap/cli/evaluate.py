@@ -26,7 +26,7 @@ from recap.cli.options import (
 )
 from recap.core.options import SamplingOptions
 from recap.evaluation.evaluate import Reference, compare, features_of
-from recap.evaluation.features import Features, InceptionFeatures, load_inception
+from recap.evaluation.features import Features, load_inception
 from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.shards import FeatureFolder
 from recap.pipelines import Pipeline
@@ -69,22 +69,25 @@ def run(args: argparse.Namespace) -> int:
     args.device = ranks.device(args.device)
     if args.images and ranks.world > 1:
         raise ValueError("--images is measured by one process; leave torchrun out")
-    net = network(args)
+    check_device(args.device)
+    net = load_inception(args.inception).to(args.device)
     reference = Reference.load(args.stats, net) if ranks.first and args.stats != "none" else None
     about: dict[str, Any] = {}
     if args.images:
         about["images"] = str(args.images)
         seen = features_of(args.images, net)
     else:
-        pipe, shown = evaluated_pipeline(args)
+        pipe, shown = pipeline_of(args)
+        pipe.check_output("pil")
         if ranks.first:
             ranks.put("classes", None if reference is None else reference.classes)
         plan, labels = plan_of(args, pipe, ranks.get("classes"))
         options = SamplingOptions.from_args(args)
         works = planned_works(args, pipe, options, args.seed, plan)
         about |= {"model": shown, "classes": labels, "batch": args.batch, "processes": ranks.world}
-        about |= {"sampling": pipe.options.override(options).json(), **identity(pipe, works)}
-        folder = feature_folder(args, out / FEATURES, pipe, works, net)
+        known = identity(pipe, works)
+        about |= {"sampling": pipe.options.override(options).json(), **known}
+        folder = FeatureFolder(out / FEATURES, len(works), {**known, "inception": args.inception}, net)
         name = str(works[0].schedule)
         if sample_all(pipe, works, folder, ranks, overwrite=args.overwrite, name=name) is None:
             return 0  # the first process says it all
@@ -100,27 +103,6 @@ def run(args: argparse.Namespace) -> int:
     shown_figures = ", ".join(f"{name} {value:.4g}" for name, value in figures.items()) or "statistics only"
     print(f"{about.get('model', args.images)}: {len(seen)} images, {shown_figures} -> {out / RESULT}")
     return 0
-
-
-def feature_folder(
-    args: argparse.Namespace, path: Path, pipe: Pipeline, works: Sequence[Work], net: InceptionFeatures
-) -> FeatureFolder:
-    """Where the features of these images are kept, under all that they depend on."""
-    return FeatureFolder(path, len(works), {**identity(pipe, works), "inception": args.inception}, net)
-
-
-def network(args: argparse.Namespace) -> InceptionFeatures:
-    """The network that looks at the images, where the model is."""
-    check_device(args.device)
-    return load_inception(args.inception).to(args.device)
-
-
-def evaluated_pipeline(args: argparse.Namespace) -> tuple[Pipeline, str]:
-    """The model with its tokenizer, and its name."""
-    pipe, shown = pipeline_of(args)
-    if pipe.tokenizer is None:
-        raise ValueError(f"{shown} has no tokenizer to make images with; put one into its sub-folder `tokenizer`")
-    return pipe, shown
 
 
 def planned_works(

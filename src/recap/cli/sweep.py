@@ -20,25 +20,21 @@ from recap.bench.measure import machine, times
 from recap.bench.schedules import LISTS, listed
 from recap.bench.timing import seconds_an_image
 from recap.checkpoints.safe_files import read_json
-from recap.cli.evaluate import (
-    add_measuring,
-    evaluated_pipeline,
-    feature_folder,
-    figures_of,
-    network,
-    plan_of,
-    planned_works,
-)
+from recap.cli.evaluate import add_measuring, figures_of, plan_of, planned_works
+from recap.cli.options import pipeline_of
 from recap.core.options import SamplingOptions
 from recap.core.presets import PRESETS
 from recap.core.schedule import Schedule
 from recap.evaluation.evaluate import Reference
+from recap.evaluation.features import load_inception
 from recap.evaluation.plots import plot_front, require
+from recap.evaluation.shards import FeatureFolder
 from recap.evaluation.sweep import Point, Row, read_points, rows_of, write_points
 from recap.models.registry import family_of
 from recap.pipelines import Pipeline
 from recap.runs.files import write_json
 from recap.runs.ranks import Ranks
+from recap.runs.record import identity
 from recap.runs.sample import sample_all
 
 POINTS, ABOUT = "points.jsonl", "about.json"
@@ -58,10 +54,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     require()
-    pipe, shown = evaluated_pipeline(args)
+    pipe, shown = pipeline_of(args)
+    pipe.check_output("pil")
     pipe.options = pipe.options.override(SamplingOptions(args.preset))
     schedules = [] if args.retime and not (args.schedule or args.list) else schedules_of(args, pipe)
-    net = network(args)
+    net = load_inception(args.inception).to(args.device)
     reference = Reference.load(args.stats, net)
     plan, labels = plan_of(args, pipe, reference.classes)
     out = Path(args.out)
@@ -84,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
     for count, (schedule, seed) in enumerate(jobs, start=1):
         works = planned_works(args, pipe, schedule, seed, plan)
         digest = hashlib.sha256(f"{schedule} {seed}".encode()).hexdigest()[:12]
-        folder = feature_folder(args, out / f"features-{digest}", pipe, works, net)
+        known = {**identity(pipe, works), "inception": args.inception}
+        folder = FeatureFolder(out / f"features-{digest}", len(works), known, net)
         sample_all(pipe, works, folder, Ranks(), name=str(works[0].schedule))
         figures, seconds = figures_of(folder.read(), reference), seconds_an_image(pipe, works)
         points.append(Point(schedule.text, seed, args.num, figures, seconds, works[0].schedule.warmup))

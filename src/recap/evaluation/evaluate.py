@@ -22,14 +22,15 @@ from recap.evaluation.metrics import (
 )
 
 SHIPPED = Path(__file__).parent / "statistics"  # of the data that the embedded models were trained on
+LOOKED_AT = 32  # pictures of files at a time
 MAX_COMPARED = 10_000  # images of which KID, precision and recall compare the features
 
 
-def features_of(path: str | Path, net: InceptionFeatures, *, batch: int = 32, progress: bool = True) -> Features:
+def features_of(path: str | Path, net: InceptionFeatures, *, progress: bool = True) -> Features:
     """The features of all images of a folder or npz."""
     images, parts = open_images(path), []
     with tqdm(total=len(images), desc=f"features of {Path(path).name}", unit="image", disable=not progress) as bar:
-        for pictures in images.batches(batch):
+        for pictures in images.batches(LOOKED_AT):
             parts.append(look(net, pictures))
             bar.update(len(pictures))
     return Features.join(parts)
@@ -45,7 +46,7 @@ class Reference:
     classes: tuple[int, ...] | None = None  # how many images each class has
 
     @classmethod
-    def load(cls, source: str | Path, net: InceptionFeatures, *, batch: int = 32, progress: bool = True) -> Self:
+    def load(cls, source: str | Path, net: InceptionFeatures, *, progress: bool = True) -> Self:
         """Read statistics that come with the package (by name) or an npz with `mu` and `sigma`, or look at images."""
         name, path = str(source), Path(source)
         if not path.exists() and (SHIPPED / f"{name}.npz").is_file():
@@ -58,7 +59,7 @@ class Reference:
             )
         if path.suffix == ".npz" and "mu" in array_names(path):
             return cls(name, FeatureStatistics.load(path), classes=class_counts(path))
-        seen = features_of(path, net, batch=batch, progress=progress)
+        seen = features_of(path, net, progress=progress)
         return cls(name, FeatureStatistics.of(seen.features), seen.features)
 
 
