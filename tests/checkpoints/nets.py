@@ -4,10 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from recap.checkpoints import CheckpointError
+from recap.cli import main
 from recap.models.registry import SIZES, build, randomize, tiny
 from recap.tokenizers import KLVAEConfig, VQGANConfig
 
@@ -59,15 +61,11 @@ def same(ours: nn.Module, theirs: nn.Module) -> bool:
 
 def recap(*argv: object) -> int:
     """The exit status of a command."""
-    from recap.cli import main
-
     return main([str(word) for word in argv])
 
 
 def refused(read: Any, path: Path, **options: Any) -> str:
     """The message with which `read` refuses `path`."""
-    try:
+    with pytest.raises(CheckpointError) as caught:
         read(path, **options)
-    except CheckpointError as error:
-        return str(error)
-    raise AssertionError(f"{path} was read")
+    return str(caught.value)

@@ -72,20 +72,19 @@ def test_json_of_any_kind_is_one_error(text: str, tmp_path: Path) -> None:
         parse_json('{"a": NaN}', "it", finite=True)
 
 
-def test_headers_that_are_no_python_are_refused(tmp_path: Path) -> None:
-    text = b"{'descr': '<f8', 'shape': (3,),\n"  # numpy would go on with what Python 2 wrote, and looks for its end
-    start = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text))
-    (tmp_path / "s.npz").write_bytes(archive({"mu.npy": start + text}))
-    with pytest.raises(ValueError, match=r"s\.npz cannot be read as npz"):
-        read_arrays(tmp_path / "s.npz")
+PYTHON_2 = b"{'descr': '<f8', 'shape': (3,),\n"  # numpy would go on with what Python 2 wrote, and look for its end
+ARRAYS = [header((10**6, 10**6)), header((2**62, 4)), header((10**5,)), b"noise"]
 
 
-@pytest.mark.parametrize("shape", [(10**6, 10**6), (2**62, 4), (10**5,)], ids=str)
-def test_arrays_that_promise_too_much(shape: tuple[int, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "array", [*ARRAYS, b"\x93NUMPY\x01\x00" + struct.pack("<H", len(PYTHON_2)) + PYTHON_2], ids=len
+)
+def test_arrays_that_are_not_what_they_say(array: bytes, tmp_path: Path) -> None:
     path = tmp_path / "s.npz"
-    path.write_bytes(archive({"mu.npy": header(shape), "sigma.npy": header((3, 3))}))
-    with pytest.raises(ValueError, match=r"s\.npz cannot be read as npz"):
-        FeatureStatistics.load(path)
+    path.write_bytes(archive({"mu.npy": array, "sigma.npy": header((3, 3))}))
+    for read in (read_arrays, FeatureStatistics.load):
+        with pytest.raises(ValueError, match=r"s\.npz cannot be read as npz"):
+            read(path)
 
 
 def test_arrays_are_bounded_together_by_what_they_unpack_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,19 +98,6 @@ def test_arrays_are_bounded_together_by_what_they_unpack_to(tmp_path: Path, monk
     assert read_arrays(path, ["mu"])["mu"].shape == (100,)
     monkeypatch.setenv("RECAP_MOST_ARRAY_BYTES", str(size))
     assert read_arrays(path)["sigma"].shape == (100, 100)
-
-
-@pytest.mark.parametrize("by_column", [False, True])
-def test_arrays_come_back_as_numpy_reads_them(by_column: bool, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    given: dict[str, Any] = {"a": rng.normal(size=(3, 4)), "b": np.arange(5, dtype=np.uint8), "c": np.asarray(7)}
-    given["d"] = np.empty((0, 3))
-    given = {key: np.asfortranarray(value) if by_column and value.ndim else value for key, value in given.items()}
-    (tmp_path / "a.npz").write_bytes(arrays(**given))
-    found = read_arrays(tmp_path / "a.npz")
-    with np.load(tmp_path / "a.npz") as theirs:
-        assert all(np.array_equal(found[key], theirs[key]) for key in given)
-    assert all(found[key].dtype == given[key].dtype and found[key].flags.writeable for key in given)
 
 
 def test_objects_in_arrays_are_never_made(tmp_path: Path) -> None:
