@@ -77,9 +77,9 @@ def parse_json(text: str, source: object, *, finite: bool = False) -> Any:
         raise ValueError(f"{source} is not valid JSON: {error}") from error
 
 
-def read_json(path: str | Path, *, finite: bool = False) -> Any:
+def read_json(path: str | Path) -> Any:
     """The content of a JSON file of bounded size and depth."""
-    return parse_json(read_text(path), path, finite=finite)
+    return parse_json(read_text(path), path)
 
 
 def array_names(path: str | Path) -> set[str]:
