@@ -12,21 +12,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from recap import CheckpointError, Output, Pipeline, load
+from recap import CheckpointError, Pipeline, load
 from recap.checkpoints import hub
 from recap.checkpoints.int8 import restore
 from recap.models.registry import build
 from tests.pipelines.test_pipeline import FAMILIES, SCHEDULE, draw, pipeline, shared
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_tuple_instead_of_an_object(family: str) -> None:
-    whole = draw(shared(family), family, output_type="pt")
-    assert isinstance(whole, Output)
-    bare = draw(shared(family), family, output_type="pt", return_dict=False)
-    assert isinstance(bare, tuple)
-    assert len(bare) == 1
-    assert torch.equal(bare[0], whole.images)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

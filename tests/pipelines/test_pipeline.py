@@ -213,8 +213,12 @@ def test_bad_labels_are_refused(family: str, labels: Any, message: str) -> None:
 def test_number_of_images_must_agree_with_labels() -> None:
     pipe = shared("maskgit")
     assert len(pipe([1, 2], num_images=2, schedule=SCHEDULE, seed=0).images) == 2
-    with pytest.raises(ValueError, match="2 labels were given but num_images is 3"):
-        pipe([1, 2], num_images=3, schedule=SCHEDULE, seed=0)
+    assert torch.equal(
+        pipe(1, num_images=2, schedule=SCHEDULE, seed=0).tokens, pipe([1, 1], schedule=SCHEDULE, seed=0).tokens
+    )
+    for number in (1, 3):
+        with pytest.raises(ValueError, match=f"2 labels and num_images={number} do not go together"):
+            pipe([1, 2], num_images=number, schedule=SCHEDULE, seed=0)
 
 
 @pytest.mark.parametrize("number", [None, 0, -1, 2.0, "2", True])

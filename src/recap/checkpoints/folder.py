@@ -127,11 +127,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist; the folder is incomplete")
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(
             f"{path} cannot be read ({error}); it is truncated or corrupt, copy it again"
         ) from error
+    # products of what lies otherwise in memory than torch's own tensors are rounded otherwise
+    return {key: value.clone() if value.data_ptr() % 64 else value for key, value in tensors.items()}
 
 
 def load_strict(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:

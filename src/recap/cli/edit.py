@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import Any
 
 from PIL import Image
 
 from recap.cli.options import add_batch, add_model, add_running, add_sampling, labels_of, pipeline_of
 from recap.core.options import SamplingOptions
-from recap.pipelines.editing import starts_of, variation
+from recap.pipelines.editing import starts_of
 from recap.planning.memory import choose_batch
 from recap.runs.files import atomic_write, write_json
 from recap.runs.folder import ImageFolder
@@ -69,13 +68,10 @@ def run(args: argparse.Namespace) -> int:
     image = open_picture(args.image, args.image, upright=True).convert("RGB")
     mask = mask_of(args, image, side)
     image = fit(image, side) if args.fit else image
-    given: dict[str, Any]
     if mask is None:
-        before = pipe.encode(image)  # refuses a picture that does not fit
-        given = variation(pipe, before, args.strength, labels=labels, num_images=num, seed=args.seed)
+        works = pipe.works(labels, num, options, seed=args.seed, init=pipe.encode(image), strength=args.strength)
     else:
-        given = {"starts": starts_of(pipe, image, mask, args.paste).of(num)}
-    works = pipe.works(labels, num, options, seed=args.seed, **given)
+        works = pipe.works(labels, num, options, seed=args.seed, starts=starts_of(pipe, image, mask, args.paste))
     schedule = works[0].schedule
     names = None if labels is None else [pipe.name_of(label) for label in labels]
     pipe.batch_size = choose_batch(pipe, schedule, args.batch, num, cache_limit=args.cache_limit)

@@ -30,7 +30,7 @@ from recap.evaluation.features import Features, load_inception
 from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.shards import FeatureFolder
 from recap.pipelines import Pipeline
-from recap.pipelines.labels import LabelPlan
+from recap.pipelines.labels import proportional_labels
 from recap.planning.memory import choose_batch
 from recap.runs.files import write_json
 from recap.runs.ranks import Ranks
@@ -106,18 +106,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def planned_works(
-    args: argparse.Namespace, pipe: Pipeline, options: SamplingOptions, seed: int, plan: LabelPlan | None
+    args: argparse.Namespace, pipe: Pipeline, options: SamplingOptions, seed: int, labels: list[int] | None
 ) -> list[Work]:
     """The images to generate: image i has its own seed and label, whatever the batch, which is chosen here."""
     schedule = pipe.schedule(options)
     pipe.batch_size = choose_batch(pipe, schedule, args.batch, args.num, cache_limit=args.cache_limit)
-    labels = None if plan is None else [plan(index) for index in range(args.num)]
     return pipe.works(labels, args.num, options, seed=seed)
 
 
 def plan_of(
     args: argparse.Namespace, pipe: Pipeline, counts: Sequence[int] | None
-) -> tuple[LabelPlan | None, str | None]:
+) -> tuple[list[int] | None, str | None]:
     """Which classes are generated, and the word for it; `counts` say how often each is in the reference."""
     classes = pipe.model.classes
     if not classes:
@@ -129,8 +128,8 @@ def plan_of(
             f"has {classes}; use --classes even"
         )
     if counts is None or not known or args.classes == "even":
-        return LabelPlan(classes), "even"
-    return LabelPlan.of(classes, counts), "reference"
+        return [index % classes for index in range(args.num)], "even"
+    return proportional_labels(args.num, counts), "reference"
 
 
 def figures_of(seen: Features, reference: Reference) -> dict[str, float]:

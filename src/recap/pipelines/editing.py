@@ -3,195 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from recap.core.canvas import Draw
 from recap.core.heads import CategoricalHead
-from recap.core.noise import Noise, stream_key
-from recap.core.schedule import Ramp
+from recap.core.noise import Noise
 from recap.models.adapter import Adapter
-from recap.pipelines.inputs import Generators, generators_of
-from recap.pipelines.labels import Labels, labels_of
-from recap.pipelines.output import collect
+from recap.pipelines.inputs import batch_of
+from recap.pipelines.output import Output
 from recap.runs.works import Start
-from recap.view.images import Picture, batch_of, masks_of, token_mask
+from recap.view.images import Picture, masks_of, token_mask
+from recap.view.images import batch_of as pictures_of
 
 if TYPE_CHECKING:
-    from recap.pipelines.pipeline import Asked, Callback, Pipeline
+    from recap.pipelines.pipeline import Pipeline
 
 # which tokens (B, N) of a start to draw anew: model, tokens, labels, noise and how many of each image
 Choice = Callable[[Adapter, Tensor, Tensor | None, Noise, int], Tensor]
 
 
-@runtime_checkable
-class Result(Protocol):
-    """What an earlier call returned: its tokens in raster order are taken as they are."""
-
-    @property
-    def tokens(self) -> Tensor: ...
-
-
-def edit(
-    pipe: Pipeline,
-    image: Picture | Sequence[Picture] | Result,
-    mask: Picture | Sequence[Picture],
-    labels: Labels | None = None,
-    *,
-    num_images: int | None = None,
-    schedule: Asked | None = None,
-    generator: Generators | None = None,
-    seed: int | None = None,
-    guidance: float | Ramp | None = None,
-    paste: bool = False,
-    output_type: str = "pil",
-    callback_on_step_end: Callback | None = None,
-    return_dict: bool = True,
-) -> Any:
-    """Draw the white part of `mask` anew and keep the tokens of all the rest, bit by bit.
-
-    image: a PIL image, an array (h, w, 3), a tensor (3, h, w), a batch or list of them, or an earlier result,
-    whose tokens are taken as they are. mask: likewise, without colours; white, 255 or True is redrawn, and a
-    token is redrawn if any of its pixels is. Image, mask and labels are as many, or one for all; `num_images`
-    asks for several versions. schedule: for the redrawn tokens; by default the model's own, with evaluations in
-    proportion. paste: put the pixels that are not white back into the result, which by default is as the tokenizer
-    draws it. A mask without white is refused; one that is all white is plain sampling. The rest is as in a call of
-    the pipeline.
-    """
-    pipe.check_output(output_type)
-    starts = starts_of(pipe, image, mask, paste)
-    checked = None if labels is None and not pipe.model.classes else labels_of(labels, None, pipe.model.classes)
-    given = {"image": starts.images, "mask": starts.masks, "label": 1 if checked is None else len(checked)}
-    batch = common(given, num_images)
-    works = pipe.works(
-        None if checked is None else repeated(checked, batch),
-        batch if checked is None else None,
-        schedule,
-        seed=seed,
-        generator=generator,
-        guidance=guidance,
-        starts=starts.of(batch),
-    )
-    output = collect(pipe, works, output_type, callback_on_step_end)
-    return output if return_dict else (output.images,)
-
-
-@dataclass(frozen=True, slots=True)
-class Starts:
-    """Images and masks of an edit, as many as were given."""
-
-    pixels: Tensor | None  # (B, 3, H, W)
-    tokens: Tensor | None  # (B, N) or (B, N, C), where they are known already
-    white: Tensor  # (B, H, W)
-    masked: Tensor  # (B, N)
-    paste: bool
-
-    @property
-    def images(self) -> int:
-        given = self.pixels if self.tokens is None else self.tokens
-        assert given is not None
-        return len(given)
-
-    @property
-    def masks(self) -> int:
-        return len(self.white)
-
-    def of(self, batch: int) -> list[Start]:
-        """A start for each of `batch` images; what was given once serves for all, and is read once."""
-        empty = [row for row in range(self.masks) if not bool(self.masked[row].any())]
-        if empty:
-            raise ValueError(
-                f"the mask of image(s) {empty} is empty, so there is nothing to redraw; make white (255, True, or "
-                f"1.0 of floats) what is to be redrawn"
-            )
-        made: dict[tuple[int, int], Start] = {}
-        for row in range(batch):
-            image, mask = row % self.images, row % self.masks
-            if (image, mask) not in made:
-                made[image, mask] = Start(
-                    self.masked[mask],
-                    None if self.pixels is None else self.pixels[image],
-                    self.white[mask] if self.paste else None,
-                    None if self.tokens is None else self.tokens[image],
-                )
-        return [made[row % self.images, row % self.masks] for row in range(batch)]
-
-
 def starts_of(
-    pipe: Pipeline, image: Picture | Sequence[Picture] | Result, mask: Picture | Sequence[Picture], paste: bool
-) -> Starts:
-    """What an edit begins with, from pictures in the model's size or from an earlier result."""
-    stride, pixels, tokens = pipe.need_tokenizer().config.stride, None, None
-    if isinstance(image, Result):
-        check_tokens(pipe.model, image.tokens)
-        tokens = image.tokens.to(pipe.device)
-        pixels = pipe.decode(tokens, "pt") if paste else None
-    else:
-        pixels = batch_of(image, pipe.side)
-    white = masks_of(mask, pipe.side)  # (B, h, w)
-    return Starts(pixels, tokens, white, token_mask(white, stride), paste)
+    pipe: Pipeline, image: Picture | Sequence[Picture] | Output, mask: Picture | Sequence[Picture], paste: bool
+) -> list[Start]:
+    """What an edit begins with, from pictures in the model's size or from an earlier result; one mask serves for all.
 
-
-def common(given: dict[str, int], num_images: int | None) -> int:
-    """How many images to draw, where one of anything serves for all of them."""
-    asked = 1 if num_images is None else num_images
-    if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
-        raise ValueError(f"num_images is {num_images!r}; say how many versions to draw, at least 1")
-    batch = max(*given.values(), asked)
-    if any(number not in (1, batch) for number in (*given.values(), asked)):
-        counts = ", ".join(f"{number} {name}{'s' * (number > 1)}" for name, number in given.items())
+    Pixels of a mask that are white are redrawn, and a token is redrawn if any of its pixels is.
+    """
+    side, stride = pipe.side, pipe.need_tokenizer().config.stride
+    tokens = tokens_of(pipe.model, image) if isinstance(image, Output) else None
+    pixels = None
+    if not isinstance(image, Output):
+        pixels = pictures_of(image, side)
+    elif paste:
+        pixels = pipe.decode(image.tokens.to(pipe.device), "pt")
+    white = masks_of(mask, side)  # (B, h, w)
+    masked = token_mask(white, stride)  # (B, N)
+    empty = [row for row, redrawn in enumerate(masked.any(dim=1).tolist()) if not redrawn]
+    if empty:
         raise ValueError(
-            f"{counts} and num_images={num_images} do not go together; give one for all, or one for each"
+            f"the mask of image(s) {empty} is empty, so there is nothing to redraw; make white (255, True, or "
+            f"1.0 of floats) what is to be redrawn"
         )
-    return batch
-
-
-def repeated(values: Tensor, batch: int) -> Tensor:
-    return values if len(values) == batch else values.expand(batch, *values.shape[1:])
+    batch = batch_of(None, image=pixels if tokens is None else tokens, mask=white)
+    return [
+        Start(
+            masked[row % len(masked)],
+            None if pixels is None else pixels[row % len(pixels)],
+            white[row % len(white)] if paste else None,
+            None if tokens is None else tokens[row % len(tokens)],
+        )
+        for row in range(batch)
+    ]
 
 
 def variation(
     pipe: Pipeline,
-    init: Tensor | Result,
+    tokens: Tensor,
     strength: float,
-    choose: Choice | None = None,
-    *,
-    labels: Labels | None = None,
-    num_images: int | None = None,
-    seed: int | None = None,
-    generator: Generators | None = None,
-) -> dict[str, Any]:
-    """What `Pipeline.works` is asked for, so that a share of `strength` of the tokens of `init` is regenerated."""
-    model = pipe.model
-    checked = labels_of(labels, num_images, model.classes)
-    batch = num_images if checked is None else len(checked)
-    assert batch is not None
-    count = strength_tokens(strength, model.num_tokens)
-    tokens = init if isinstance(init, Tensor) else init.tokens
-    check_tokens(model, tokens)
-    if len(tokens) not in (1, batch):
-        raise ValueError(f"init has tokens of {len(tokens)} images but {batch} are wanted; give one, or one for each")
-    generators, starts = generators_of(batch, generator, seed), None
-    if count < model.num_tokens:
-        begun = repeated(tokens.to(model.device), batch)
-        on_device = None if checked is None else checked.to(model.device)
-        masked = (choose or at_random)(model, begun, on_device, pipe.noise(generators), count).cpu()
-        starts = [Start(masked[row], tokens=begun[row]) for row in range(batch)]
-    return {"starts": starts, "keys": [stream_key(each) for each in generators]}
-
-
-def strength_tokens(strength: float, tokens: int) -> int:
-    """How many of an image's tokens a share means."""
+    choose: Choice,
+    labels: Sequence[int] | None,
+    generators: Sequence[Generator],
+) -> list[Start] | None:
+    """What images begin with of which a share of `strength` of the tokens is regenerated; None if nothing is kept."""
     if not 0 < strength <= 1:
         raise ValueError(f"strength is {strength}; it is the share of tokens to draw anew, above 0 and at most 1")
-    return max(1, round(strength * tokens))
+    model, count = pipe.model, max(1, round(strength * pipe.model.num_tokens))
+    if count == model.num_tokens:
+        return None
+    tokens = tokens.expand(len(generators), *tokens.shape[1:])
+    classes = None if labels is None else torch.tensor(labels, device=model.device)
+    masked = choose(model, tokens, classes, pipe.noise(generators), count).cpu()
+    return [Start(own, tokens=begun) for own, begun in zip(masked, tokens, strict=True)]
 
 
-def check_tokens(model: Adapter, tokens: Tensor) -> None:
-    """Refuse tokens that are not this model's."""
+def tokens_of(model: Adapter, given: Tensor | Output) -> Tensor:
+    """Tokens to begin with, on the model's device; those that are not this model's are refused."""
+    tokens = given if isinstance(given, Tensor) else given.tokens
     codes = getattr(model.config, "codes", None)
     if codes is None:
         fits = tokens.ndim == 3 and tokens.shape[2] == model.config.channels and tokens.is_floating_point()
@@ -205,6 +95,7 @@ def check_tokens(model: Adapter, tokens: Tensor) -> None:
             f"tokens are {tuple(tokens.shape)} of {tokens.dtype} but this model has {wanted}; "
             f"take those of an earlier result, or encode an image with pipe.encode(...)"
         )
+    return tokens.to(model.device)
 
 
 def at_random(model: Adapter, tokens: Tensor, labels: Tensor | None, noise: Noise, count: int) -> Tensor:

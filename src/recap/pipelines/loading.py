@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import nn
 
@@ -20,8 +20,7 @@ from recap.tokenizers import KLVAE, VQGAN
 Make = Callable[..., nn.Module]  # a network from its configuration
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(NamedTuple):
     """A model with its tokenizer, and what its folder says of their use."""
 
     net: nn.Module
@@ -38,12 +37,7 @@ def find_model(model: str | Path, *, revision: str | None = None, local_files_on
 
 def model_folder(model: str | Path, *, revision: str | None = None, local_files_only: bool = False) -> Path:
     """The folder of a model that has weights."""
-    try:
-        folder = find_model(model, revision=revision, local_files_only=local_files_only)
-    except CheckpointError:
-        raise
-    except ValueError as error:
-        raise CheckpointError(str(error)) from error
+    folder = find_model(model, revision=revision, local_files_only=local_files_only)
     if folder is None:
         inside = f", or use one that does: {', '.join(weights.embedded())}" if weights.embedded() else ""
         raise CheckpointError(
@@ -72,13 +66,9 @@ def read_parts(
     return Parts(net, tokenizer, about)
 
 
-def blank_parts(folder: Path) -> Parts:
-    """A model folder without its weights: all shapes and no memory."""
-
-    def blank(place: str | Path) -> nn.Module:
-        return build(config_from(read_config(Path(place)), place), meta=True)
-
-    return read_parts(folder, read=blank)
+def blank_net(folder: str | Path) -> nn.Module:
+    """The network of a folder without its weights: all shapes and no memory."""
+    return build(config_from(read_config(Path(folder)), folder), meta=True)
 
 
 def sized_parts(name: str, make: Make, *, shrink: bool = False) -> Parts:
@@ -86,10 +76,11 @@ def sized_parts(name: str, make: Make, *, shrink: bool = False) -> Parts:
     name = size_name(name)
     config, family = SIZES[name], family_of(SIZES[name])
     beside = None if family.tokenizer_inside else family.tokenizer_config(config)
-    parts = [None if part is None else make(tiny(part) if shrink else part) for part in (config, beside)]
-    assert parts[0] is not None
+    if shrink:
+        config, beside = tiny(config), None if beside is None else tiny(beside)
     preset = name if name in PRESETS else family.preset
-    return Parts(parts[0], parts[1], ModelConfig(options=SamplingOptions(preset)))
+    tokenizer = None if beside is None else make(beside)
+    return Parts(make(config), tokenizer, ModelConfig(options=SamplingOptions(preset)))
 
 
 def check_pair(model: Adapter, tokenizer: nn.Module) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from recap.core.canvas import Canvas, NonFiniteError
 from recap.core.schedule import Schedule
-from recap.runs.draw import draw
+from recap.runs.draw import begin, draw, images_together
 from recap.runs.works import Done, Failed, Work
+from recap.view.frames import Frame, frame_of
 from recap.view.images import as_type
 from recap.view.progress import tqdm
 from recap.view.sheet import grid
@@ -44,7 +45,10 @@ class Output:
     def __repr__(self) -> str:
         count, tokens = len(self.tokens), self.tokens.shape[1]
         what = f"{count} image{'s' * (count != 1)}" if self.images is not self.tokens else f"tokens of {count} images"
-        drawn = "" if self.masked is None else f", {_span(self.masked.sum(dim=1).tolist())} of them drawn anew"
+        drawn = ""
+        if self.masked is not None:
+            low, high = self.masked.sum(dim=1).aminmax()
+            drawn = f", {low}{f' to {high}' * bool(low < high)} of them drawn anew"
         evaluations = " and ".join(dict.fromkeys(map(str, self.schedules)))
         return f"<Output: {what}, {tokens} tokens each{drawn}, {evaluations} evaluations>"
 
@@ -60,27 +64,29 @@ class Output:
         return file.getvalue()
 
 
-def _span(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low}" if low == high else f"{low} to {high}"
-
-
 class Call:
     """Tells a progress bar and a callback what is drawn for a call."""
 
     def __init__(self, pipe: Pipeline, works: Sequence[Work], callback: Callback | None) -> None:
-        self.pipe, self.callback = pipe, callback
-        self.place = {id(work): place for place, work in enumerate(works)}
+        self.pipe, self.works, self.callback = pipe, works, callback
         names = " and ".join(dict.fromkeys(str(work.schedule) for work in works))
         total = sum(len(work.schedule.steps) for work in works)
         self.bar = tqdm(total=total, desc=f"decoding {names}", unit="step", disable=not pipe.progress)
 
     def step(self, works: Sequence[Work], step: int, canvas: Canvas) -> None:
         self.bar.update(len(works))
-        if self.callback is not None:
-            images = [self.place[id(work)] for work in works]
-            values = {"canvas": canvas, "images": images}
-            apply_callback_result(canvas, self.callback(self.pipe, step - 1, canvas.decoded, values))
+        if self.callback is None:
+            return
+        values = {"canvas": canvas, "images": [self.works.index(work) for work in works]}
+        answer = self.callback(self.pipe, step - 1, canvas.decoded, values)
+        if not isinstance(answer, Mapping):
+            return
+        unknown = set(answer) - {*values, "tokens"}
+        if unknown or answer.get("canvas", canvas) is not canvas:
+            what = ", ".join(sorted(map(str, unknown))) or "another canvas"
+            raise ValueError(f'callback_on_step_end returned {what}; it may return "tokens" in raster order, or None')
+        if "tokens" in answer:
+            canvas.overwrite(answer["tokens"])
 
     def done(self, results: Sequence[Done | Failed]) -> None:
         """Nothing to tell: whoever calls hears of all results together."""
@@ -90,35 +96,25 @@ def collect(pipe: Pipeline, works: Sequence[Work], output_type: str, callback: C
     """Draw all works and bring them together, in their order."""
     call = Call(pipe, works, callback)
     with call.bar:
-        results = {
-            call.place[id(result.work)]: result for result in draw(pipe, works, call, decode=output_type != "latent")
-        }
-    ordered = [results[place] for place in range(len(works))]
-    tokens = torch.stack([result.tokens for result in ordered])
-    finite = torch.tensor([isinstance(result, Done) for result in ordered])
+        results = {result.work: result for result in draw(pipe, works, call, decode=output_type != "latent")}
+    ordered = [results[work] for work in works]
+    images: Any = torch.stack([result.tokens for result in ordered])
+    tokens, finite = images, torch.tensor([isinstance(result, Done) for result in ordered])
     if not bool(finite.all()):
         raise NonFiniteError(finite, tokens)
-    images: Any = tokens
     if output_type != "latent":
         pixels = [result.pixels for result in ordered if isinstance(result, Done) and result.pixels is not None]
         images = as_type(torch.stack(pixels), output_type)
-    starts = [work.start.masked for work in works if work.start is not None]
-    return Output(
-        images,
-        tokens,
-        tuple(work.schedule for work in works),
-        None if works[0].label is None else tuple(pipe.name_of(work.label or 0) for work in works),
-        torch.stack(starts) if starts else None,
-    )
+    masked = [work.start.masked for work in works if work.start is not None]
+    names = [pipe.name_of(work.label) for work in works if work.label is not None]
+    schedules = tuple(work.schedule for work in works)
+    return Output(images, tokens, schedules, tuple(names) or None, torch.stack(masked) if masked else None)
 
 
-def apply_callback_result(canvas: Canvas, answer: Any) -> None:
-    """Take over what a callback returned, if that is a dict."""
-    if not isinstance(answer, Mapping):
-        return
-    unknown = set(answer) - {"canvas", "images", "tokens"}
-    if unknown or answer.get("canvas", canvas) is not canvas:
-        what = ", ".join(sorted(map(str, unknown))) or "another canvas"
-        raise ValueError(f'callback_on_step_end returned {what}; it may return "tokens" in raster order, or None')
-    if "tokens" in answer:
-        canvas.overwrite(answer["tokens"])
+def frames(pipe: Pipeline, works: Sequence[Work]) -> Iterator[Frame]:
+    """A frame of all works, which have one schedule, after every sub-step."""
+    size, schedule = images_together(pipe), works[0].schedule
+    lots = [works[first : first + size] for first in range(0, len(works), size)]
+    runs = [begin(pipe, lot, size) for lot in lots]
+    for step in range(1, len(schedule.steps) + 1):
+        yield frame_of(pipe, schedule, step, [next(run) for run in runs], list(map(len, lots)))

@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 
 from recap.checkpoints import CheckpointError, save_pretrained
 from recap.core.decode import check_fit
-from recap.core.noise import Noise
+from recap.core.noise import Noise, stream_key
 from recap.core.options import SamplingOptions
 from recap.core.presets import usual_guidance
 from recap.core.protocols import Releasable, Selector
@@ -20,17 +20,16 @@ from recap.core.schedule import Ramp, Schedule
 from recap.engine import noise_with, with_engine
 from recap.models.adapter import Adapter
 from recap.models.registry import adapt, build, usual_preset
-from recap.pipelines import editing
 from recap.pipelines.codec import ImageCodec
-from recap.pipelines.editing import Choice, Result, variation
-from recap.pipelines.inputs import Generators, keys_of
-from recap.pipelines.labels import Labels, find_class, labels_of
-from recap.pipelines.loading import Parts, blank_parts, check_pair, find_model, model_folder, read_parts, sized_parts
-from recap.pipelines.output import collect
-from recap.runs.draw import begin, images_together
+from recap.pipelines.editing import Choice, at_random, starts_of, tokens_of, variation
+from recap.pipelines.inputs import Generators, Labels, batch_of, generators_of, labels_of
+from recap.pipelines.labels import find_class
+from recap.pipelines.loading import Parts, blank_net, check_pair, find_model, model_folder, read_parts, sized_parts
+from recap.pipelines.output import Output, collect, frames
 from recap.runs.works import Start, Work
 from recap.tokenizers import VQGAN
-from recap.view.frames import Frame, frame_of
+from recap.view.frames import Frame
+from recap.view.images import Picture
 
 BATCH = 8  # images that are drawn together where nothing else is said
 Asked = str | SamplingOptions | Schedule  # how a run is to be sampled
@@ -64,9 +63,8 @@ class Pipeline(ImageCodec):
         if self.tokenizer is not None:
             check_pair(self.model, self.tokenizer)
         self.selector: Selector = selector or self.model.selector()
-        own = SamplingOptions(usual_preset(self.model))
-        given = SamplingOptions.from_text(options) if isinstance(options, str) else options
-        self.options = own if given is None else own.override(given)
+        self.options = SamplingOptions(usual_preset(self.model))
+        self.options = self.options_for(options)
         self.class_names = None if class_names is None else tuple(class_names)
         if self.class_names is not None and len(self.class_names) != self.model.classes:
             raise ValueError(
@@ -108,13 +106,13 @@ class Pipeline(ImageCodec):
 
     @classmethod
     def blank(cls, model: str | Path, *, shrink: bool = False) -> Self:
-        """A pipeline without weights, of a folder or a published size: all that planning and checking take."""
+        """A pipeline without weights, of a folder or a published size."""
         folder = find_model(model)
         if folder is None:
             return cls.from_parts(sized_parts(str(model), partial(build, meta=True), shrink=shrink), model)
         if shrink:
             raise ValueError(f"published sizes can be shrunk; {model} is a folder with a size of its own")
-        return cls.from_parts(blank_parts(folder), folder)
+        return cls.from_parts(read_parts(folder, read=blank_net), folder)
 
     def save_pretrained(self, folder: str | Path, *, compact: bool = False) -> Path:
         """Write the model to `folder`, and its tokenizer to the sub-folder `tokenizer`."""
@@ -130,14 +128,13 @@ class Pipeline(ImageCodec):
         """Move to a device, and the model to a dtype; the tokenizer runs once an image and stays as it is."""
         if isinstance(device, torch.dtype):
             device, dtype = None, device
-        kept = None if self.tokenizer is None else self.tokenizer.state_dict()
-        self.model = self._plain_model  # an engine holds on to the addresses of weights
+        kept = {} if self.tokenizer is None else self.tokenizer.state_dict()
         self.model.module.to(device=device, dtype=dtype)
-        if self.tokenizer is not None and kept is not None:
+        if self.tokenizer is not None:
             # it may lie inside the model, and there and back would round it
             self.tokenizer.load_state_dict(kept, assign=True)
             self.tokenizer.to(device=device)
-        return self.compile(self.engine) if self.engine != "eager" else self
+        return self.compile(self.engine)  # which holds on to the addresses of weights
 
     def compile(self, engine: str = "graphs") -> Self:
         """Run the model with another engine from now on: "eager", "fused" (Triton kernels) or "graphs" (CUDA graphs).
@@ -170,13 +167,12 @@ class Pipeline(ImageCodec):
         The model's own numbers of evaluations shrink with the share of tokens that is left to decode; numbers that
         are given stay.
         """
-        tokens = self.model.num_tokens - known
         if isinstance(asked, Schedule):
             schedule = asked.knowing(known)
             if guidance is not None:
                 schedule = schedule.with_guidance(usual_guidance(self.options.preset or "", guidance))
         else:
-            schedule = self.options_for(asked, known, guidance).schedule(tokens, known)
+            schedule = self.options_for(asked, known, guidance).schedule(self.model.num_tokens - known, known)
         check_fit(self.model, schedule)
         return schedule
 
@@ -184,9 +180,9 @@ class Pipeline(ImageCodec):
         self, asked: str | SamplingOptions | None, known: int = 0, guidance: float | Ramp | None = None
     ) -> SamplingOptions:
         """The model's own options with what is asked for over them, for a run that begins with `known` tokens."""
-        own = self.options if not known else self.options.shrunk(self.model.num_tokens - known, known)
-        given = SamplingOptions.from_text(asked) if isinstance(asked, str) else asked
-        options = own if given is None else own.override(given)
+        options = self.options if not known else self.options.shrunk(self.model.num_tokens - known, known)
+        if asked is not None:
+            options = options.override(SamplingOptions.from_text(asked) if isinstance(asked, str) else asked)
         return options if guidance is None else options.override(SamplingOptions(guidance=guidance))
 
     def works(
@@ -200,32 +196,37 @@ class Pipeline(ImageCodec):
         generator: Generators | None = None,
         guidance: float | Ramp | None = None,
         starts: Sequence[Start] | None = None,
-        keys: Sequence[int] | None = None,
+        init: Tensor | Output | None = None,
+        strength: float = 0.5,
+        choose: Choice = at_random,
     ) -> list[Work]:
-        """One image to draw for each label, or `num` of an unconditional model; everything is checked here.
+        """One image to draw for each label or start, or `num` of them, where one of anything serves for all.
 
-        With `seed` they are images `first`, `first + 1`, ... of that seed; a `generator`, or one for each, has its
-        own randomness, and `keys` name random streams. `starts` say what of each is known.
+        Everything is checked here. With `seed` they are images `first`, `first + 1`, ... of that seed; a `generator`,
+        or one for each, has its own randomness. `starts` say what of each image is known, and `init` is as in a call.
         """
-        checked = labels_of(labels, num, self.model.classes)
-        batch = num if checked is None else len(checked)
-        assert batch is not None
-        keys = keys_of(batch, generator, seed, first) if keys is None else keys
-        begun: Sequence[Start | None] = [None] * batch if starts is None else starts
+        classes = labels_of(labels, self.model.classes)
+        tokens = None if init is None else tokens_of(self.model, init)
+        batch = batch_of(num, label=classes, start=tokens if starts is None else starts)
+        if classes is not None:
+            classes *= batch // len(classes)
+        generators = generators_of(batch, generator, seed, first)
+        if tokens is not None:
+            starts = variation(self, tokens, strength, choose, classes, generators)
+        begun: Sequence[Start | None] = starts or [None]
         counts = [0 if start is None else int((~start.masked).sum()) for start in begun]
-        schedules = {known: self.schedule(schedule, known, guidance=guidance) for known in dict.fromkeys(counts)}
-        order = schedule.order if isinstance(schedule, SamplingOptions) else None
-        if isinstance(schedule, str):
-            order = SamplingOptions.from_text(schedule).order
+        asked = SamplingOptions.from_text(schedule) if isinstance(schedule, str) else schedule
+        order = asked.order if isinstance(asked, SamplingOptions) else None
+        schedules = {known: self.schedule(asked, known, guidance=guidance) for known in dict.fromkeys(counts)}
         return [
             Work(
-                schedules[counts[row]],
+                schedules[counts[row % len(counts)]],
                 first + row,
-                keys[row],
+                stream_key(generators[row]),
                 None if seed is None else int(seed),
-                None if checked is None else int(checked[row]),
+                None if classes is None else classes[row],
                 order or self.options.order,
-                begun[row],
+                begun[row % len(begun)],
             )
             for row in range(batch)
         ]
@@ -239,14 +240,13 @@ class Pipeline(ImageCodec):
         generator: Generators | None = None,
         seed: int | None = None,
         guidance: float | Ramp | None = None,
-        init: Tensor | Result | None = None,
+        init: Tensor | Output | None = None,
         strength: float = 0.5,
-        choose: Choice | None = None,
+        choose: Choice = at_random,
         output_type: str = "pil",
         callback_on_step_end: Callback | None = None,
-        return_dict: bool = True,
-    ) -> Any:
-        """Draw one image for each label, or `num_images` of an unconditional model.
+    ) -> Output:
+        """Draw one image for each label, or `num_images`.
 
         schedule: how, as text ("48+16", "64", "48+16:warmup=32,temperature=0.9"), as `SamplingOptions`, or a
         `Schedule` of one's own. generator: one for each image, or one from which a seed is drawn for each; without
@@ -255,19 +255,53 @@ class Pipeline(ImageCodec):
         earlier result, of which a share of `strength` is regenerated; `choose` says which (by default at random).
         callback_on_step_end(pipe, step, decoded, {"canvas": canvas, "images": indices}) is called after every
         sub-step of the images that are drawn together; if it returns a dict with "tokens" in raster order, these
-        take the place of what is decoded. Returns an `Output`, or with return_dict=False a tuple of the images alone.
+        take the place of what is decoded.
         """
         self.check_output(output_type)
-        options: dict[str, Any] = {"schedule": schedule, "seed": seed, "generator": generator, "guidance": guidance}
-        if init is not None:
-            options |= variation(
-                self, init, strength, choose, labels=labels, num_images=num_images, seed=seed, generator=generator
-            )
-        works = self.works(labels, num_images, **options)
-        output = collect(self, works, output_type, callback_on_step_end)
-        return output if return_dict else (output.images,)
+        works = self.works(
+            labels,
+            num_images,
+            schedule,
+            seed=seed,
+            generator=generator,
+            guidance=guidance,
+            init=init,
+            strength=strength,
+            choose=choose,
+        )
+        return collect(self, works, output_type, callback_on_step_end)
 
-    edit = editing.edit
+    def edit(
+        self,
+        image: Picture | Sequence[Picture] | Output,
+        mask: Picture | Sequence[Picture],
+        labels: Labels | None = None,
+        *,
+        num_images: int | None = None,
+        schedule: Asked | None = None,
+        generator: Generators | None = None,
+        seed: int | None = None,
+        guidance: float | Ramp | None = None,
+        paste: bool = False,
+        output_type: str = "pil",
+        callback_on_step_end: Callback | None = None,
+    ) -> Output:
+        """Draw the white part of `mask` anew and keep the tokens of all the rest, bit by bit.
+
+        image: a PIL image, an array (h, w, 3), a tensor (3, h, w), a batch or list of them, or an earlier result,
+        whose tokens are taken as they are. mask: likewise, without colours; white, 255 or True is redrawn, and a
+        token is redrawn if any of its pixels is. Image, mask and labels are as many, or one for all; `num_images`
+        asks for several versions. schedule: for the redrawn tokens; by default the model's own, with evaluations in
+        proportion. paste: put the pixels that are not white back into the result, which by default is as the
+        tokenizer draws it. A mask without white is refused; one that is all white is plain sampling. The rest is as
+        in a call of the pipeline.
+        """
+        self.check_output(output_type)
+        starts = starts_of(self, image, mask, paste)
+        works = self.works(
+            labels, num_images, schedule, seed=seed, generator=generator, guidance=guidance, starts=starts
+        )
+        return collect(self, works, output_type, callback_on_step_end)
 
     def stream(
         self,
@@ -290,15 +324,7 @@ class Pipeline(ImageCodec):
         )
         if len({work.schedule for work in works}) > 1:
             raise ValueError("these images begin with different numbers of known tokens; stream them one by one")
-        return self._frames(works)
-
-    def _frames(self, works: Sequence[Work]) -> Iterator[Frame]:
-        size = images_together(self)
-        lots = [works[first : first + size] for first in range(0, len(works), size)]
-        runs = [begin(self, lot, size) for lot in lots]
-        for step in range(1, len(works[0].schedule.steps) + 1):
-            canvases = [next(run) for run in runs]
-            yield frame_of(self, works[0].schedule, step, canvases, [len(lot) for lot in lots])
+        return frames(self, works)
 
     def label(self, name: str) -> int:
         """The number of a class by its name, or by a part of it that only one class has."""

@@ -100,11 +100,11 @@ def read(models: Mapping[str, Pipeline], limits: Limits, request: schema.Plan) -
     planned = planned_labels(labels, count, pipe.class_names, pipe.model.classes, first=first)
     works = pipe.works(
         planned,
-        count if planned is None else None,
+        count,
         given,
         seed=draw.seed,
         first=first,
-        starts=None if start is None else [start] * count,
+        starts=None if start is None else [start],
     )
     own, made = evaluations(pipe.options), evaluations(options)
     shrunk = known and given.full is None and made != own
@@ -136,7 +136,7 @@ def _start(pipe: Pipeline, asked: schema.Redraw, limits: Limits) -> tuple[Start,
             f'crop and scale it first, or say "fit": true'
         )
     white = box_mask(side, *asked.redraw or ()) if white is None else white.convert("L")
-    return starts_of(pipe, image, white, asked.paste).of(1)[0], files
+    return starts_of(pipe, image, white, asked.paste)[0], files
 
 
 def picture(data: str, name: str, most: int, files: dict[str, bytes]) -> Image.Image:

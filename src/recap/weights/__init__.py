@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
+from recap.checkpoints import CheckpointError
 from recap.checkpoints.folder import CONFIG, read_config
 from recap.models.registry import FAMILIES, SIZES, size_name
 
@@ -49,7 +50,7 @@ def locate(model: str | Path) -> Path | None:
     try:
         size_name(name)
     except ValueError:
-        raise ValueError(unknown(name)) from None
+        raise CheckpointError(unknown(name)) from None
     return None
 
 
