@@ -12,9 +12,7 @@ from PIL import Image
 
 from recap import fit
 from recap.cli import main
-from recap.runs import draw
 from recap.view.images import PLACES, keep_mask
-from tests.cli.test_cli import failure
 
 Capture = pytest.CaptureFixture[str]
 
@@ -29,32 +27,13 @@ def run(*argv: str) -> Any:
     return json.loads(Path("out/run.json").read_text())
 
 
-def test_the_cpu_draws_versions_one_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of more rows are rounded otherwise, and a version must not depend on how many there are."""
-    sizes: list[int] = []
-    begin = draw.begin
-
-    def seen(pipe: Any, works: Any, size: int) -> Any:
-        sizes.append(size)
-        return begin(pipe, works, size)
-
-    monkeypatch.setattr(draw, "begin", seen)
-    run("--image", "small.png", "--mask", "mask.png", "--labels", "1", "--num", "3", "--batch", "3", "--full", "2")
-    assert sizes == [1, 1, 1]
-
-
 def test_edit_writes_the_result_a_strip_and_what_was_done(place: Path, capsys: Capture) -> None:
     about = run("--image", "small.png", "--mask", "mask.png", "--labels", "1,3", "--full", "3", "--local", "2")
     out, err = capsys.readouterr()
     assert "8 of 16 tokens regenerated with 3+2 evaluations, 2 versions" in out
     assert "2/2" in err
-    assert sorted(path.name for path in Path("out").iterdir() if path.name != ".lock") == [
-        "000000.png",
-        "000001.png",
-        "manifest.json",
-        "run.json",
-        "strip.png",
-    ]
+    names = sorted(path.name for path in Path("out").iterdir() if path.name != ".lock")
+    assert names == ["000000.png", "000001.png", "manifest.json", "run.json", "strip.png"]
     assert picture("out/000000.png").size == (8, 8)
     strip = picture("out/strip.png")
     assert strip.width > 4 * 192
@@ -104,33 +83,6 @@ def test_models_without_classes_are_edited_without_labels(place: Path) -> None:
     argv = ["edit", "--model", "mage", "--image", "small.png", "--keep", "bottom:0.25", "--num", "2", "--out", "out"]
     assert main(argv) == 0
     assert json.loads(Path("out/run.json").read_text())["labels"] is None
-
-
-ERRORS = {
-    "--image large.jpg --keep left --labels 1": "60 x 40 pixels but this model draws 8 x 8; crop and scale it first",
-    "--image large.jpg --mask mask.png --labels 1 --fit": "mask is 8 x 8 pixels but the image 60 x 40",
-    "--image small.png --mask left.png --labels 1": "mask is 60 x 40 pixels but the image 8 x 8",
-    "--image small.png --mask black.png --labels 1": "is empty, so there is nothing to redraw",
-    "--image small.png --keep left": "say with --labels",
-    "--image small.png --keep left --labels 9": "out of range",
-    "--image none.png --keep left --labels 1": "No such file",
-    "--image maskgit/config.json --keep left --labels 1": "cannot identify image file",
-    "--image small.png --keep middle --labels 1": "give one of left, right, top, bottom, center",
-    "--image small.png --keep left:1.0 --labels 1": "all or nothing",
-    "--image small.png --keep left:x --labels 1": "--keep left:x",
-    "--image small.png --redraw 4,0,4,8 --labels 1": "no part of 8 x 8 pixels",
-    "--image small.png --redraw 0,0,9,8 --labels 1": "no part of 8 x 8 pixels",
-    "--image small.png --strength 0 --labels 1": "above 0 and at most 1",
-    "--image small.png --strength 0.5 --paste --labels 1": "leave one of them out",
-    "--image small.png --keep left --labels 1 --num 0": "at least one image",
-    "--image small.png --keep left --labels 1 --full 9": "no room in 8 tokens",
-}
-
-
-@pytest.mark.parametrize("line", ERRORS)
-def test_edit_refuses_in_one_line(place: Path, capsys: Capture, line: str) -> None:
-    assert ERRORS[line] in failure(capsys, "edit", "--model", "maskgit", *line.split())
-    assert not Path("edited").exists()
 
 
 def test_orders_by_name(place: Path) -> None:
