@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,}) *(?P<info>[^`\n]*)$")
+FENCE = re.compile(
+    r"^(?P<indent> *)(?P<fence>`{3,}|~{3,}) *(?P<info>[^`\n]*)\n(?P<code>.*?)^ *(?P=fence)[`~]* *$", re.M | re.S
+)
+OPEN = re.compile(r"^ *(?:```|~~~)", re.M)
 
 PYTHON = ("python",)  # run as printed
 COMMANDS = ("console", "bash", "sh")  # run or parsed; in `console` commands follow a $, the rest is what they print
@@ -51,33 +54,19 @@ def pages() -> list[Path]:
 
 def blocks(page: Path) -> list[Block]:
     """All fenced blocks of a page, in order; a `text` right after Python is what that prints."""
-    found, lines = list(fenced(page)), page.read_text().splitlines()
-    for index, block in enumerate(found[:-1]):
-        after = found[index + 1]
-        between = "".join(lines[block.last : after.line - 2])
-        if block.language in PYTHON and after.language in PRINTED and not between.strip():
-            found[index] = replace(block, printed=after.code)
+    text, found, end = page.read_text(), list[Block](), 0
+    for fenced in FENCE.finditer(text):
+        line, last = (text[:at].count("\n") + 1 for at in fenced.span())
+        language = (fenced["info"].split() or [""])[0]
+        code = re.sub(rf"^ {{0,{len(fenced['indent'])}}}", "", fenced["code"], flags=re.M)
+        if found and found[-1].language in PYTHON and language in PRINTED and not text[end : fenced.start()].strip():
+            found[-1] = replace(found[-1], printed=code)
+        end = fenced.end()
+        found.append(Block(page, line + 1, last, language, code))
+    if opened := OPEN.search(FENCE.sub(lambda fenced: "\n" * fenced[0].count("\n"), text)):
+        line = text[: opened.start()].count("\n") + 1
+        raise ValueError(f"{page.name}:{line}: a fenced block is never closed")
     return found
-
-
-def fenced(page: Path) -> Iterator[Block]:
-    lines = page.read_text().splitlines()
-    place = 0
-    while place < len(lines):
-        opening = FENCE.match(lines[place])
-        place += 1
-        if not opening:
-            continue
-        first, indent, inside = place, len(opening["indent"]), []
-        closing = re.compile(rf" *{opening['fence'][0]}{{{len(opening['fence'])},}} *")
-        while place < len(lines) and not closing.fullmatch(lines[place]):
-            inside.append(lines[place][min(indent, len(lines[place]) - len(lines[place].lstrip())) :])
-            place += 1
-        if place == len(lines):
-            raise ValueError(f"{page.name}:{first}: a fenced block is never closed")
-        place += 1
-        language = (opening["info"].split() or [""])[0]
-        yield Block(page, first + 1, place, language, "".join(f"{line}\n" for line in inside))
 
 
 def check(block: Block) -> None:

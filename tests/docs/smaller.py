@@ -72,7 +72,8 @@ def smaller(home: Path | None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if home is not None:
             patch.setattr(weights, "HOME", home)
-        for sizes in (SIZES, TOKENIZER_SIZES, *(kind.sizes for kind in architectures().values())):
+        tables: list[Any] = [SIZES, TOKENIZER_SIZES, *(kind.sizes for kind in architectures().values())]
+        for sizes in tables:
             for name, config in list(sizes.items()):
                 patch.setitem(sizes, name, small(config))
         yield
