@@ -28,7 +28,6 @@ from safetensors.torch import save as to_safetensors
 from recap.checkpoints import load_official, load_pretrained, save_pretrained
 from recap.cli import main
 from recap.core.options import SamplingOptions
-from recap.evaluation.evaluate import class_counts
 from recap.evaluation.images import open_images
 from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.report import Sweep, section
@@ -145,7 +144,6 @@ def config_file(data: bytes, folder: Path) -> None:
 
 def statistics_file(data: bytes, folder: Path) -> None:
     (folder / "s.npz").write_bytes(data)
-    class_counts(folder / "s.npz")
     FeatureStatistics.load(folder / "s.npz")
 
 

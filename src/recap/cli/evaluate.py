@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         pipe, shown = pipeline_of(args)
         pipe.check_output("pil")
         if ranks.first:
-            ranks.put("classes", None if reference is None else reference.classes)
+            ranks.put("classes", None if reference is None else reference.statistics.classes)
         plan, labels = plan_of(args, pipe, ranks.get("classes"))
         options = SamplingOptions.from_args(args)
         works = planned_works(args, pipe, options, args.seed, plan)

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     schedules = [] if args.retime and not (args.schedule or args.list) else schedules_of(args, pipe)
     net = load_inception(args.inception).to(args.device)
     reference = Reference.load(args.stats, net)
-    plan, labels = plan_of(args, pipe, reference.classes)
+    plan, labels = plan_of(args, pipe, reference.statistics.classes)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     about = {

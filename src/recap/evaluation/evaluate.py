@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from recap.checkpoints.safe_files import array_names, read_arrays
+from recap.checkpoints.safe_files import array_names
 from recap.evaluation.features import Features, InceptionFeatures, look
 from recap.evaluation.images import open_images
 from recap.evaluation.metrics import (
@@ -43,7 +43,6 @@ class Reference:
     name: str
     statistics: FeatureStatistics
     features: Tensor | None = None  # (n, F)
-    classes: tuple[int, ...] | None = None  # how many images each class has
 
     @classmethod
     def load(cls, source: str | Path, net: InceptionFeatures, *, progress: bool = True) -> Self:
@@ -58,22 +57,9 @@ class Reference:
                 f"or a name: {known}"
             )
         if path.suffix == ".npz" and "mu" in array_names(path):
-            return cls(name, FeatureStatistics.load(path), classes=class_counts(path))
+            return cls(name, FeatureStatistics.load(path))
         seen = features_of(path, net, progress=progress)
         return cls(name, FeatureStatistics.of(seen.features), seen.features)
-
-
-def class_counts(path: Path) -> tuple[int, ...] | None:
-    """How many images each class has, where a file of statistics says so."""
-    counts = read_arrays(path, ("classes",)).get("classes")
-    if counts is None:
-        return None
-    if counts.ndim != 1 or counts.dtype.kind not in "iu" or not len(counts) or counts.min() < 0:
-        raise ValueError(
-            f"{path} has classes of shape {counts.shape} and {counts.dtype}; expected how many images there are of "
-            f"each class"
-        )
-    return tuple(counts.tolist())
 
 
 def compare(seen: Features, reference: Reference) -> dict[str, float]:

@@ -137,15 +137,11 @@ def _neighbours(size: int, side: int, like: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def _check(images: Tensor) -> None:
-    if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
+    if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape or not images.is_floating_point():
         raise ValueError(
-            f"images have shape {tuple(images.shape)} but (B, 3, h, w) is expected, with no axis empty; "
-            "put the colour channels second and add a batch axis to a single image"
-        )
-    if not images.is_floating_point():
-        raise ValueError(
-            f"images have dtype {images.dtype} but floats in [0, 1] are expected; "
-            "convert 8-bit images with images.float() / 255"
+            f"images are {tuple(images.shape)} of {images.dtype} but floats (B, 3, h, w) are expected, with no axis "
+            "empty; put the colour channels second, give a single image a batch axis, and convert 8-bit images with "
+            "images.float() / 255"
         )
     low, high = (bound.item() for bound in images.aminmax())
     if not (low >= -0.5 and high <= 1.5):  # a decoder may overshoot a little; NaN fails too

@@ -3,6 +3,7 @@
 import math
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -18,17 +19,15 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 Picture = tuple[str, np.ndarray]  # a name for messages, and (h, w, 3) of uint8
 
 
+@dataclass(frozen=True, slots=True)
 class ImageSet:
     """Images of one size in a fixed order, read anew each time `batches` is called."""
 
-    def __init__(self, path: Path, count: int, pictures: Callable[[], Iterator[Picture]]) -> None:
-        if count == 0:
-            raise ValueError(f"{path} holds no pictures; expected {', '.join(SUFFIXES)} files, or an array of images")
-        self.path = path
-        self._count, self._pictures = count, pictures
+    count: int
+    pictures: Callable[[], Iterator[Picture]]
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def batches(self, size: int) -> Iterator[Tensor]:
         """Batches (B, 3, h, w) of float32 in [0, 1], of `size` images each; the last may be smaller."""
@@ -36,7 +35,7 @@ class ImageSet:
             raise ValueError(f"batches of {size} images were asked for but 1 or more is expected")
         batch: list[np.ndarray] = []
         first: Picture | None = None
-        for name, pixels in self._pictures():
+        for name, pixels in self.pictures():
             first = first or (name, pixels)
             if pixels.shape != first[1].shape:
                 raise ValueError(
@@ -76,7 +75,9 @@ def _from_folder(folder: Path) -> ImageSet:
     # without the shadow files that macOS adds
     chosen = (name for name in shown if not any(part.startswith(("._", "__MACOSX")) for part in name.parts))
     files = [folder / name for name in sorted(chosen, key=Path.as_posix)]
-    return ImageSet(folder, len(files), lambda: ((str(file), _decoded(file)) for file in files))
+    if not files:
+        raise ValueError(f"{folder} holds no pictures; expected {', '.join(SUFFIXES)} files")
+    return ImageSet(len(files), lambda: ((str(file), _decoded(file)) for file in files))
 
 
 def _from_npz(path: Path) -> ImageSet:
@@ -100,7 +101,7 @@ def _from_npz(path: Path) -> ImageSet:
                 yield name, pixels
 
     with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
-        return ImageSet(path, _header(stream, f"{key} in {path}")[0], pictures)
+        return ImageSet(_header(stream, f"{key} in {path}")[0], pictures)
 
 
 def _header(stream: IO[bytes], name: str) -> tuple[int, ...]:

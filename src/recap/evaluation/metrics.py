@@ -26,11 +26,12 @@ LEVELS = 2**11 - 1  # of a packed correlation, to either side of 0
 
 @dataclass(frozen=True, slots=True)
 class FeatureStatistics:
-    """Mean (F,) and unbiased covariance (F, F) of features; `count` is None for a file that does not say."""
+    """Mean (F,) and unbiased covariance (F, F) of features; what is None a file does not say."""
 
     mean: Tensor
     covariance: Tensor
     count: int | None = None
+    classes: tuple[int, ...] | None = None  # how many images there are of each class
 
     @classmethod
     def of(cls, features: Tensor) -> Self:
@@ -49,28 +50,28 @@ class FeatureStatistics:
         """The length of a feature."""
         return len(self.mean)
 
-    def save(self, path: str | Path, *, compact: bool = False, **beside: np.ndarray) -> None:
+    def save(self, path: str | Path, *, compact: bool = False) -> None:
         """Write an npz file with the keys `mu`, `sigma` and `n`, readable by other FID codes.
 
         `compact` writes a tenth of the bytes, for this library only: correlations in 12 bits, and deviations. A
-        Fréchet distance to such statistics is right to about 0.01. `beside` are arrays to keep in the same file.
+        Fréchet distance to such statistics is right to about 0.01.
         """
         covariance = self.covariance.cpu()
-        arrays = {"mu": self.mean.cpu().numpy(), **beside}
+        arrays = {"mu": self.mean.cpu().numpy()}
         arrays |= _packed(covariance) if compact else {"sigma": covariance.numpy()}
-        if self.count is not None:
-            arrays["n"] = np.asarray(self.count, dtype=np.int64)
+        known = {"n": self.count, "classes": self.classes}
+        arrays |= {key: np.asarray(value, np.int64) for key, value in known.items() if value is not None}
         write = np.savez_compressed if compact else np.savez
         with Path(path).open("wb") as file:  # given a file, numpy leaves its name alone
             write(file, allow_pickle=False, **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read an npz file with `mu` and `sigma`, and the number of images `n` if it says."""
+        """Read an npz file with `mu` and `sigma`, and the numbers of images `n` and `classes` if it has them."""
         arrays = read_arrays(path)
         if not ("mu" in arrays and ("sigma" in arrays or set(arrays) >= PACKED)):
             raise ValueError(f"{path} has the keys {sorted(arrays)} but mu and sigma are expected")
-        for key in arrays.keys() & {"mu", "sigma", "n", *PACKED}:
+        for key in arrays.keys() & {"mu", "sigma", "n", "classes", *PACKED}:
             if arrays[key].dtype.kind not in "fiu":
                 raise ValueError(f"{path} has {key} of {arrays[key].dtype}; expected numbers, compute them again")
         try:
@@ -78,6 +79,7 @@ class FeatureStatistics:
             sigma = arrays.get("sigma")
             covariance = _unpacked(arrays, len(mean)) if sigma is None else torch.from_numpy(sigma.astype(np.float64))
             count = int(arrays["n"]) if "n" in arrays else None
+            classes = tuple(map(int, arrays["classes"])) if "classes" in arrays else None
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise ValueError(f"{path} has statistics that cannot be read ({error}); compute them again") from error
         if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)):
@@ -89,7 +91,7 @@ class FeatureStatistics:
             raise ValueError(f"{path} has infinite or NaN values; compute the statistics again")
         if count is not None and count < 2:
             raise ValueError(f"{path} has n = {count} but a covariance needs 2 features or more")
-        return cls(mean, covariance, count)
+        return cls(mean, covariance, count, classes)
 
 
 def _packed(covariance: Tensor) -> dict[str, np.ndarray]:
