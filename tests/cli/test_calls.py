@@ -12,7 +12,7 @@ from PIL import Image
 import recap
 from recap.cli import main
 from recap.core.decode import check_fit
-from recap.pipelines.labels import labels_of
+from recap.pipelines.inputs import labels_of
 
 SOURCE = Path(recap.__file__).parent
 THE_METHOD = ("core", "models", "tokenizers", "engine")  # what computes; the rest is what is in the way

@@ -60,7 +60,7 @@ REFUSED = {
     "sample --model mage-base --tiny --guidance 2": "no null class",
     "sample --model mage-base --tiny --device warp": "warp",
     "sample --model mage-bas --tiny": "did you mean 'mage-base'",
-    "sample --model maskgit --labels 1,x": "--labels",
+    "sample --model maskgit --labels 1,x": "label 'x' is no number",
     "sample --model maskgit --labels 5": "0 to 4",
     "sample --model maskgit --full 3 --local 9": "local",
     "sample --model maskgit --temperature 0": "temperature",

@@ -2,13 +2,12 @@
 
 import io
 import pickle
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from recap.runs.fingerprint import digest
 
 from recap import Output, Pipeline, Schedule, cosine, preset
 from recap.core.schedule import Step
@@ -59,18 +58,16 @@ def test_schedules_are_short_and_lose_nothing(schedule: Schedule) -> None:
     again = pickle.loads(pickle.dumps(schedule))
     assert again == schedule
     assert hash(again) == hash(schedule)
-    assert [field.name for field in fields(schedule)] == ["groups", "known"]
     space = {"Schedule": Schedule, "Group": type(schedule.groups[0]), "Step": Step}
     assert eval(schedule.canonical_text(), space) == schedule
 
 
-def test_digests_differ_between_schedules_whose_lines_are_equal() -> None:
+def test_schedules_whose_lines_are_equal_can_be_told_apart() -> None:
     (first, *rest) = SCHEDULE.groups
     warmer = replace(first, steps=(replace(first.steps[0], temperature=1.5), *first.steps[1:]))
     other = replace(SCHEDULE, groups=(warmer, *rest))
     assert repr(other) == repr(SCHEDULE)
-    assert digest(other) != digest(SCHEDULE)
-    assert digest(replace(SCHEDULE)) == digest(SCHEDULE)
+    assert other.canonical_text() != SCHEDULE.canonical_text()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

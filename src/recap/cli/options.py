@@ -102,12 +102,11 @@ def labels_of(args: argparse.Namespace, pipe: Pipeline, usual: int) -> list[int]
         return random_labels(args.seed, num, classes)
     if text.startswith("@"):
         given = read_labels(text[1:], names, classes)
-        return [given[index % len(given)] for index in range(args.num or len(given))]
-    try:
+        num = args.num or len(given)
+    else:
         given = find_classes(text, names, classes)
-    except ValueError as error:
-        raise ValueError(f"--labels: {error}") from error
-    return [given[index % len(given)] for index in range(max(args.num or 0, len(given)))]
+        num = max(args.num or 0, len(given))
+    return [given[index % len(given)] for index in range(num)]
 
 
 def add_model(parser: argparse.ArgumentParser, name: str = "--model", **more: Any) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import struct
 import warnings
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -21,11 +19,6 @@ Picture = Image.Image | np.ndarray | Tensor
 WHITE = 128  # of an 8-bit mask: this and more is to be redrawn
 VEIL = 224  # of 255: how much of a picture its mask covers where both are shown
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # that are read from files; decoders of rare ones are rarely looked after
-# the ways in which decoders fail on damaged files
-FAILURES = (
-    *(OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, OverflowError, MemoryError),
-    *(struct.error, zlib.error, Image.DecompressionBombError),
-)
 PLACES = ("left", "right", "top", "bottom", "center")
 
 
@@ -43,9 +36,9 @@ def open_picture(file: str | Path | IO[bytes], name: str, *, upright: bool = Fal
                 image.load()
                 picture = ImageOps.exif_transpose(image) if upright else image.copy()
                 return picture if picture.mode.startswith(("I", "F")) else picture.convert("RGB")
-        except FAILURES as error:
-            if isinstance(error, FileNotFoundError | IsADirectoryError | PermissionError):
-                raise
+        except (FileNotFoundError, IsADirectoryError, PermissionError):
+            raise
+        except Exception as error:  # decoders fail on damaged files in any way
             raise ValueError(
                 f"{name} is no readable picture ({error}); remove or replace it with a {', '.join(FORMATS)} file"
             ) from error
