@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,22 +78,22 @@ def test_every_form_holds_the_same_images(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "value", "expected"),
-    [("L", 51, (51, 51, 51)), ("RGBA", (10, 20, 30, 0), (10, 20, 30)), ("1", 1, (255, 255, 255))],
+    [
+        ("L", 51, (51, 51, 51)),
+        ("RGBA", (10, 20, 30, 0), (10, 20, 30)),
+        ("1", 1, (255, 255, 255)),
+        ("P", 1, (7, 8, 9)),  # with a palette, and transparency that nobody is warned of
+    ],
 )
-def test_pictures_become_rgb(
-    tmp_path: Path, mode: str, value: int | tuple[int, ...], expected: tuple[int, ...]
-) -> None:
-    Image.new(mode, (3, 2), value).save(tmp_path / "a.png")
+def test_pictures_become_rgb(tmp_path: Path, mode: str, value: Any, expected: tuple[int, ...]) -> None:
+    picture = Image.new(mode, (3, 2), value)
+    if mode == "P":
+        picture.putpalette([0, 0, 0, 7, 8, 9])
+        picture.info["transparency"] = bytes([0, 128])
+    picture.save(tmp_path / "a.png")
     got = read(open_images(tmp_path))
     assert got.shape == (1, 3, 2, 3)
     assert torch.equal((got * 255).round()[0, :, 0, 0], torch.tensor(expected).float())
-
-
-def test_a_palette_with_transparency_is_read_quietly(tmp_path: Path) -> None:
-    picture = Image.new("P", (3, 2), 1)
-    picture.putpalette([0, 0, 0, 7, 8, 9])
-    picture.save(tmp_path / "a.png", transparency=bytes([0, 128]))
-    assert torch.equal((read(open_images(tmp_path)) * 255).round()[0, :, 0, 0], torch.tensor([7.0, 8.0, 9.0]))
 
 
 def test_jpeg_is_read(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from torch.nn import functional as F
 class Watcher(nn.Module):
     """Six features an image, and logits if asked for."""
 
+    size = 6
+
     def __init__(self, has_logits: bool = False) -> None:
         super().__init__()
         self.has_logits = has_logits

@@ -40,7 +40,6 @@ def features_of(path: str | Path, net: InceptionFeatures, *, progress: bool = Tr
 class Reference:
     """What images are compared with: statistics, and where there are images also their features."""
 
-    name: str
     statistics: FeatureStatistics
     features: Tensor | None = None  # (n, F)
 
@@ -57,20 +56,20 @@ class Reference:
                 f"or a name: {known}"
             )
         if path.suffix == ".npz" and "mu" in array_names(path):
-            return cls(name, FeatureStatistics.load(path))
+            statistics = FeatureStatistics.load(path)
+            if statistics.size != net.size:
+                raise ValueError(
+                    f"{name} has statistics of {statistics.size} features but the network gives {net.size}; compute "
+                    f"them with the same network"
+                )
+            return cls(statistics)
         seen = features_of(path, net, progress=progress)
-        return cls(name, FeatureStatistics.of(seen.features), seen.features)
+        return cls(FeatureStatistics.of(seen.features), seen.features)
 
 
 def compare(seen: Features, reference: Reference) -> dict[str, float]:
     """Every figure that can be had: the Fréchet distance always, others where features or logits are known."""
-    statistics = FeatureStatistics.of(seen.features)
-    if statistics.size != reference.statistics.size:
-        raise ValueError(
-            f"{reference.name} has statistics of {reference.statistics.size} features but the network gives "
-            f"{statistics.size}; compute them with the same network"
-        )
-    figures = {"fid": frechet_distance(statistics, reference.statistics)}
+    figures = {"fid": frechet_distance(FeatureStatistics.of(seen.features), reference.statistics)}
     if reference.features is not None:
         ours, theirs = subset(seen.features), subset(reference.features)
         figures["kid"], figures["kid_std"] = kernel_distance(ours, theirs)

@@ -50,6 +50,7 @@ class InceptionFeatures(nn.Module):
     On CUDA, convolutions round to TF32 unless `torch.backends.cudnn.allow_tf32` is False.
     """
 
+    size = SIZE  # of a feature
     fc_weight: Tensor | None
 
     def __init__(self, *, classifier: bool = False) -> None:
