@@ -1,12 +1,18 @@
 """The trained models that come with the package: small, quick to load, exact, and guided by the class."""
 
+import json
+import re
 import time
+from dataclasses import asdict
 
 import pytest
 import torch
 
 from recap import load, weights
+from recap.checkpoints.folder import read_config
+from recap.cli import parser
 from recap.pipelines.labels import find_classes
+from recap.training import flowers
 from recap.verification import verify
 
 MODELS = ("flowers-maskgit", "flowers-mar", "flowers-mage")
@@ -22,6 +28,18 @@ def test_everything_is_there_and_small() -> None:
         card = (folder / "README.md").read_text()
         for word in ("Oxford Flowers-102", "seed 0", "NVIDIA H200", "**Limits**"):
             assert word in card, folder.name
+
+
+@pytest.mark.parametrize("name", [*MODELS, *TOKENIZERS])
+def test_the_command_on_the_card_trains_a_model_of_this_size(name: str) -> None:
+    card = " ".join((weights.HOME / name / "README.md").read_text().split())
+    commands = re.findall(r"`recap (train [^`]+)`", card)
+    assert len(commands) == (2 if name in TOKENIZERS else 1)
+    for command in commands:
+        parser(["train"]).parse_args(command.split())
+    config = read_config(weights.HOME / name)["config"]
+    size = asdict(getattr(flowers, name.removeprefix("flowers-").upper()))
+    assert json.loads(json.dumps(size)) | {"latent_scale": 0} == config | {"latent_scale": 0}  # that is measured
 
 
 @pytest.mark.parametrize("name", MODELS)

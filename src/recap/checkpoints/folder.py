@@ -194,53 +194,50 @@ class ModelConfig:
 
 def read_model_config(folder: Path, config: Mapping[str, Any]) -> ModelConfig:
     """The entries "tokenizer", "class_names" and "sampling" of a model folder's parsed `config.json`."""
-    return ModelConfig(
-        _tokenizer(folder, config["tokenizer"]) if config.get("tokenizer") is not None else None,
-        _class_names(folder, config),
-        _options(folder, config),
-    )
+    try:
+        return ModelConfig(_tokenizer(folder, config), _class_names(config), _options(config))
+    except ValueError as error:
+        raise CheckpointError(f"{folder / CONFIG} has {error}") from error
 
 
-def _tokenizer(folder: Path, entry: object) -> Path:
+def _tokenizer(folder: Path, config: Mapping[str, Any]) -> Path | None:
     """The folder that a relative path such as "../flowers-kl" means; it stays beside or in the model's folder."""
+    entry = config.get("tokenizer")
+    if entry is None:
+        return None
     if not isinstance(entry, str) or not entry:
-        raise CheckpointError(
-            f"{folder / CONFIG} has tokenizer {entry!r}; expected a relative path such as '../name'"
-        )
+        raise ValueError(f"tokenizer {entry!r}; expected a relative path such as '../name'")
     own = folder.resolve()
     found = (own / entry).resolve()  # follows links too
     if own.parent not in found.parents:
-        raise CheckpointError(
-            f"{folder / CONFIG} has tokenizer {entry!r}, which leads out of {own.parent}; "
-            f"put the tokenizer into the model's folder or beside it"
-        )
+        raise ValueError(f"tokenizer {entry!r}, which leads out of {own.parent}; put it into that folder")
     return found
 
 
-def _class_names(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...] | None:
+def _class_names(config: Mapping[str, Any]) -> tuple[str, ...] | None:
     names = config.get("class_names")
     if names is None:
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
-        raise CheckpointError(f"{folder / CONFIG} has class_names that are no list of names; expected strings")
+        raise ValueError(f"class_names {names!r:.80}; expected a list of names")
     classes = config["config"].get("classes", len(names))
     if len(names) != classes:
-        raise CheckpointError(f"{folder / CONFIG} has {len(names)} class_names for {classes} classes; give one each")
+        raise ValueError(f"{len(names)} class_names for {classes} classes; give one each")
     return tuple(names)
 
 
-def _options(folder: Path, config: Mapping[str, Any]) -> SamplingOptions | None:
+def _options(config: Mapping[str, Any]) -> SamplingOptions | None:
     """The entry "sampling"; folders of version 0.1 may have a "setting" instead of its preset, and "plain"."""
     entry = config.get("sampling", {})
     if not isinstance(entry, dict):
-        raise CheckpointError(f"{folder / CONFIG} has sampling {entry!r}; expected an object such as {{'full': 48}}")
+        raise ValueError(f"sampling {entry!r}; expected an object such as {{'full': 48}}")
     values = {"warmup" if name == "plain" else name: value for name, value in entry.items()}
     if "preset" not in values and config.get("setting") is not None:
         values["preset"] = config["setting"]
     try:
         return SamplingOptions.from_json(values) if values else None
     except ValueError as error:
-        raise CheckpointError(f"{folder / CONFIG} cannot be sampled as it says: {error}") from error
+        raise ValueError(f"a sampling that cannot be: {error}") from error
 
 
 def _replace(path: Path, write: Any) -> None:
