@@ -52,6 +52,7 @@ CONTENTS = {
     "pickle cut short": pickle.dumps({"a": [1.0] * 50}, protocol=2)[:-30],
     "pickle of no dict": pickle.dumps([1, 2, 3], protocol=2),
     "zip magic only": b"PK\x03\x04",
+    "endless array": b"\x80\x02cbuiltins\nbytearray\n\x8a\x08" + (2**62).to_bytes(8, "little") + b"\x85R.",
 }
 
 

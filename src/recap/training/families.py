@@ -62,8 +62,6 @@ def initialise(net: nn.Module, generator: torch.Generator) -> nn.Module:
     """Starting weights: small normals, silent residual branches in the denoiser."""
     with torch.no_grad():
         for name, parameter in net.named_parameters():
-            if "vqgan" in name:
-                continue
             if parameter.ndim == 1:
                 parameter.fill_(1.0 if name.endswith(".weight") else 0.0)
             elif ("adaLN_modulation" in name or "final_layer.linear" in name) or name.endswith("mlm_layer.bias"):
