@@ -13,7 +13,6 @@ from recap.core.decode import grouped_decode
 from recap.core.noise import Noise, image_generators
 from recap.core.protocols import Selector
 from recap.core.schedule import Schedule
-from recap.core.selection import ConfidenceOrder, RandomOrder
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.models.mage import MAGEConfig
 from recap.models.mar import MARConfig
@@ -30,10 +29,6 @@ FAMILIES = tuple(CONFIGS)
 
 def model(family: str, seed: int = 0, **changes: Any) -> Adapter:
     return adapt(randomize(build(replace(CONFIGS[family], **changes)), seed))
-
-
-def selector(family: str) -> Selector:
-    return RandomOrder() if family == "mar" else ConfidenceOrder()
 
 
 class Spied(ModelWrapper):

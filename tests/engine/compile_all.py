@@ -14,92 +14,39 @@ from recap.engine import kernels
 from recap.models.mar import kernels as mar_kernels
 
 HASH = {"STEP": signed(STEP), "MIX": signed(MIX), "REMIX": signed(REMIX)}
+FLOATS = ("eps", "scale", "temperature", "bound")
 
 
-def compiled(kernel: Any, dtype: str, constants: dict[str, Any], **types: str) -> None:
-    """Compile with pointers of `dtype`, where `types` says nothing else; names in `constants` are constants."""
+def compiled(kernel: Any, dtype: str, pointers: str, constants: dict[str, Any], **types: str) -> None:
+    """Compile with `pointers` of `dtype`, where `types` says nothing else; names in `constants` are constants."""
     names = kernel.arg_names
-    signature = {name: "constexpr" if name in constants else types.get(name, dtype) for name in names}
+    usual = dict.fromkeys(names, "i32") | dict.fromkeys(FLOATS, "fp32") | dict.fromkeys(pointers.split(), dtype)
+    signature = {name: "constexpr" if name in constants else types.get(name, usual[name]) for name in names}
     source = ASTSource(kernel, signature=signature, constexprs={(names.index(k),): v for k, v in constants.items()})
     assert triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
 
 
-def integers(*names: str) -> dict[str, str]:
-    return dict.fromkeys(names, "i32")
-
-
 def main() -> None:
-    eps = {"eps": "fp32"}
+    ids = {"keys": "*i64", "ids": "*i64", "confidence": "*fp32"}
+    attention = {"HEADS": 16, "BLOCKS": 2, "PARTS": 5, "BLOCK": 64}
+    process = dict.fromkeys(("x", "numbers", "guide", "noise"), "*fp32")
+    step = {"BRANCHES": 2, "CHANNELS": 16, "LAST": False, "NOISE": True, "BOUND": True, "BLOCK": 2048}
     for dtype in ("*bf16", "*fp32"):
-        compiled(
-            kernels._add_norm,
-            dtype,
-            {"AFFINE": True, "BLOCK": 1024},
-            **integers("per_image", "x_stride", "width"),
-            **eps,
-        )
-        compiled(
-            kernels._draw,
-            dtype,
-            {**HASH, "BRANCHES": 2, "BLOCK": 1024},
-            keys="*i64",
-            ids="*i64",
-            confidence="*fp32",
-            scale="fp32",
-            temperature="fp32",
-            **integers("rows", "per_image", "first", "half", "width"),
-        )
+        compiled(kernels._add_norm, dtype, "x y weight bias total normed", {"AFFINE": True, "BLOCK": 1024})
+        compiled(kernels._draw, dtype, "logits", {**HASH, "BRANCHES": 2, "BLOCK": 1024}, **ids)
         for rows, keys, ragged, tail in ((16, 64, False, 0), (64, 32, True, 16)):
-            compiled(
-                kernels._attend,
-                dtype,
-                {"HEADS": 16, "BLOCKS": 2, "ROWS": rows, "PARTS": 5, "KEYS": keys, "RAGGED": ragged}
-                | {"BLOCK": 64, "TAIL": tail},
-                scale="fp32",
-                **integers("queries", "keys", "q_image", "q_row", "k_image", "k_row", "v_image", "v_row", "width"),
-            )
-        compiled(
-            kernels._round, dtype, {"GELU": True, "BLOCK": 4096}, out="*fp8e4nv", scales="*fp32", **integers("width")
-        )
-        for scattered in (True, False):
-            compiled(
-                kernels._store,
-                dtype,
-                {"SLOTS": scattered, "BLOCK": 1024},
-                cache_rows="*i64",
-                **integers("per_image", "first", "k_image", "k_row", "to_image", "width"),
-            )
-        for first in (True, False):
-            compiled(
-                mar_kernels._gate_norm,
-                dtype,
-                {"AFFINE": first, "BLOCK": 2048},
-                **integers("row_stride", "gate_at", "shift_at", "width"),
-                **eps,
-            )
-            compiled(
-                mar_kernels._reverse_step,
-                dtype,
-                {
-                    "BRANCHES": 2,
-                    "CHANNELS": 16,
-                    "FIRST": first,
-                    "LAST": False,
-                    "NOISE": True,
-                    "BOUND": True,
-                    "BLOCK": 2048,
-                },
-                **dict.fromkeys(("x", "numbers", "guide", "noise"), "*fp32"),
-                **integers("tokens", "row_stride", "per_image", "noise_stride", "step", "width"),
-                bound="fp32",
-                **eps,
-            )
-            compiled(
-                mar_kernels._linear,
-                dtype,
-                {"SILU": first, "ROWS": 32, "TILE": 16, "PARTS": 5, "PART": 256},
-                **integers("rows", "width", "outputs"),
-            )
+            shape = {"ROWS": rows, "KEYS": keys, "RAGGED": ragged, "TAIL": tail}
+            compiled(kernels._attend, dtype, "q k v out", attention | shape)
+        compiled(kernels._round, dtype, "x", {"GELU": True, "BLOCK": 4096}, out="*fp8e4nv", scales="*fp32")
+        for choice in (True, False):
+            stored = {"SLOTS": choice, "BLOCK": 1024}
+            compiled(kernels._store, dtype, "k v to_k to_v", stored, cache_rows="*i64")
+            norm = {"AFFINE": choice, "BLOCK": 2048}
+            compiled(mar_kernels._gate_norm, dtype, "h update modulation weight bias out", norm)
+            rest = "out inputs first modulation weight bias h u"
+            compiled(mar_kernels._reverse_step, dtype, rest, {**step, "FIRST": choice}, **process)
+            tiles = {"SILU": choice, "ROWS": 32, "TILE": 16, "PARTS": 5, "PART": 256}
+            compiled(mar_kernels._linear, dtype, "x matrix offset out", tiles)
     print("all kernels compile")
 
 

@@ -79,7 +79,7 @@ def steps(adapter: Adapter, family: str, seed: int, batch: int = 2, noise: Any =
     labels = tiny.labels(adapter, batch)
     labels = None if labels is None else labels.to(DEVICE)
     made = noise(image_generators(seed, range(batch)), torch.device(DEVICE))
-    return grouped_decode(adapter, labels, schedule(adapter), tiny.selector(family), made)
+    return grouped_decode(adapter, labels, schedule(adapter), adapter.selector(), made)
 
 
 def drawn(adapter: Adapter, family: str, seed: int, batch: int = 2, noise: Any = Noise) -> Tensor:
@@ -143,7 +143,7 @@ def test_replayed_runs_from_a_known_canvas_draw_what_plain_ones_draw(family: str
         shaped = from_counts(number, counts, full=2, local=2, warmup=0, guidance=guidance, head_steps=(3, 2))
         noise = Noise(image_generators(seed, range(2)), torch.device(DEVICE))
         canvas: Canvas
-        *_, canvas = grouped_decode(adapter, labels, shaped, tiny.selector(family), noise, Known(tokens, masked))
+        *_, canvas = grouped_decode(adapter, labels, shaped, adapter.selector(), noise, Known(tokens, masked))
         assert torch.equal(canvas.raster()[~masked], tokens[~masked])
         return canvas.raster()
 

@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import recap
 from recap import Description, wrap
-from recap.core.attention import Projected, attend
 from recap.core.schedule import linear
 from recap.models.described import DescribedAdapter, Rotary
 from tests import tiny
@@ -260,28 +258,3 @@ def test_a_network_in_training_is_refused_and_left_there() -> None:
     with pytest.raises(ValueError, match="training mode"):
         wrap(net, description)
     assert net.training
-
-
-@torch.no_grad()
-def test_attention_takes_queries_keys_and_values_apart_or_together() -> None:
-    net, _ = made(False, True, None, "module")
-    layer: Any = net.inner.get_submodule("layers.0")
-
-    class Together:
-        num_heads = HEADS
-
-        def qkv(self, x: Tensor) -> Projected:
-            return layer.all(x)
-
-        def proj(self, x: Tensor) -> Tensor:
-            return layer.back(x)
-
-    class Apart(Together):
-        def qkv(self, x: Tensor) -> Projected:
-            parts = zip(layer.all.weight.chunk(3), layer.all.bias.chunk(3), strict=True)
-            q, k, v = (F.linear(x, weight, bias) for weight, bias in parts)
-            return q, k, v
-
-    x = torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(attend(Apart(), x), attend(Together(), x))
-    torch.testing.assert_close(attend(Together(), x), layer.mix(x))

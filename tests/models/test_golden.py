@@ -77,10 +77,6 @@ def maskgit() -> MaskGIT:
 
 @pytest.mark.xdist_group("mar")
 class TestMAR:
-    def test_size(self, mar: MAR) -> None:
-        assert len(mar.state_dict()) == 364
-        assert sum(p.numel() for p in mar.parameters()) == 207_924_768
-
     def test_encoder(self, mar: MAR) -> None:
         condition = torch.stack([mar.class_emb.weight[207], mar.fake_latent[0]])
         encoded = mar.encode(tensor_input("tokens", (2, 256, 16)), mar.visible(~VISIBLE), condition)
@@ -127,10 +123,6 @@ class TestMAR:
 
 @pytest.mark.xdist_group("mage")
 class TestMAGE:
-    def test_size(self, mage: MAGE) -> None:
-        assert len(mage.state_dict()) == 433
-        assert sum(p.numel() for p in mage.parameters()) / 1e6 == pytest.approx(200.99, abs=0.01)
-
     def test_embedding(self, mage: MAGE) -> None:
         ids = torch.cat([torch.full((2, 1), 1100), MAGE_IDS], dim=1)
         embedded = mage.token_emb(ids, torch.arange(257))
@@ -159,10 +151,6 @@ class TestMAGE:
 
 @pytest.mark.xdist_group("maskgit")
 class TestMaskGIT:
-    def test_size(self, maskgit: MaskGIT) -> None:
-        assert len(maskgit.state_dict()) == 314
-        assert sum(p.numel() for p in maskgit.parameters()) == 193_655_297
-
     def test_logits_and_evaluations(self, maskgit: MaskGIT) -> None:
         ids = torch.where(VISIBLE, IDS, 1024)
         logits = maskgit(ids, torch.tensor([207, 1000]))
@@ -186,15 +174,18 @@ class TestMaskGIT:
 @pytest.mark.parametrize(
     ("name", "tensors", "millions"),
     [
-        ("mar-base", 364, 207.92),
+        ("mar-base", 364, 207.924768),
         ("mar-large", 476, 478.33),
         ("mar-huge", 604, 942.40),
         ("mage-base", 433, 200.99),
         ("mage-large", 577, 464.41),
-        ("maskgit-large", 314, 193.655),
+        ("maskgit-large", 314, 193.655297),
     ],
 )
 def test_published_sizes(name: str, tensors: int, millions: float) -> None:
     net = build(SIZES[name], meta=True)
     assert len(net.state_dict()) == tensors
-    assert sum(p.numel() for p in net.parameters()) / 1e6 == pytest.approx(millions, abs=0.01)
+    parameters = sum(p.numel() for p in net.parameters())
+    assert parameters / 1e6 == pytest.approx(millions, abs=0.01)
+    if millions != round(millions, 2):  # printed in full
+        assert parameters == round(millions * 1e6)

@@ -5,9 +5,7 @@ from dataclasses import replace
 from recap.core.protocols import Head
 from recap.models.family import Family, Tensors
 from recap.tokenizers.layers import depth
-from tests.models.toy.adapter import ToyAdapter, ToyHead
-from tests.models.toy.config import ToyConfig
-from tests.models.toy.net import Toy
+from tests.models.toy.net import Toy, ToyAdapter, ToyConfig, ToyHead
 
 
 def infer(tensors: Tensors, heads: int | None = None) -> ToyConfig:
@@ -46,3 +44,5 @@ TOY = Family(
     infer=infer,
     fused_head=fused_head,
 )
+
+__all__ = ["TOY", "QuickHead", "Toy", "ToyAdapter", "ToyConfig"]

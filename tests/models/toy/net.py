@@ -1,8 +1,41 @@
+"""Sizes, network and adapter of the toy family."""
+
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from recap.core.attention import evaluate_stack
+from recap.core.cache import ContextCache, Rows
+from recap.core.canvas import Canvas, Draw
+from recap.core.noise import Noise
+from recap.core.schedule import Step
+from recap.models.adapter import Adapter
 from recap.models.layers import Block
-from tests.models.toy.config import ToyConfig
+from recap.models.sizes import IdCosts
+
+
+@dataclass(frozen=True, slots=True)
+class ToyConfig(IdCosts):
+    num_tokens: int = 16
+    width: int = 16
+    depth: int = 3
+    heads: int = 2
+    channels: int = 3
+
+    draws_candidates = False
+    prefix = 0
+
+    @property
+    def stacks(self) -> dict[str, int]:
+        return {"blocks": self.depth}
+
+    def draw_flops(self, tokens: int, head_steps: int) -> int:
+        return 2 * tokens * self.width * self.channels
+
+    def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, cuda: bool) -> int:
+        return 4 * drawn * rows[0] * self.channels
 
 
 class Toy(nn.Module):
@@ -20,3 +53,38 @@ class Toy(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.norm(x)
+
+
+class ToyHead:
+    def __init__(self, say: Any) -> None:
+        self.say = say
+
+    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
+        mean = self.say(features)
+        return Draw(mean + step.temperature * noise.normal(*mean.shape[1:]).to(mean.dtype))
+
+
+class ToyAdapter(Adapter):
+    def __init__(self, net: Any, *, refresh_prefix: bool = False) -> None:
+        super().__init__(net, refresh_prefix=refresh_prefix)
+        self.net, self.config, self.blocks, self.head = net, net.config, list(net.blocks), ToyHead(net.say)
+
+    def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
+        return Canvas(tokens=torch.zeros(*order.shape, self.config.channels, device=order.device), order=order)
+
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
+        return self._evaluate(canvas, cache, slice(0, canvas.size), Rows.all(canvas.size), wanted)
+
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
+        only = slice(wanted.start - rows.start, wanted.stop - rows.start)
+        return self._evaluate(canvas, cache, rows, self.target(canvas, rows, 0, canvas.size), only)
+
+    def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
+        return self.net(canvas.raster().to(self.dtype), canvas.masked)
+
+    def _evaluate(self, canvas: Canvas, cache: ContextCache | None, taken: slice, rows: Rows, only: slice) -> Tensor:
+        known = self.net.hear(canvas.tokens[:, taken.start : min(taken.stop, canvas.decoded)].to(self.dtype))
+        hidden = self.net.hidden.expand(len(known), taken.stop - taken.start - known.shape[1], -1)
+        x = torch.cat([known, hidden], dim=1) + self.net.places[canvas.order[:, taken]]
+        layers = self.layers(self.blocks, cache, "blocks", len(x))
+        return evaluate_stack(layers, x, rows, self.net.norm, only=only, ops=self.ops)

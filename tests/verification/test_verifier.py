@@ -31,7 +31,7 @@ def exact(adapter: Adapter, canvas: Canvas, wanted: slice) -> Tensor:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_all_checks_pass(family: str, seed: int) -> None:
-    report = verify(tiny.model(family, seed), tiny.selector(family), seed=seed)
+    report = verify(tiny.model(family, seed), seed=seed)
     assert report.ok, report
 
 
@@ -100,7 +100,7 @@ class RewritesTokens(MARAdapter):
 def test_broken_models_fail_the_checks(broken: type[Any], checks: set[str]) -> None:
     family = broken.__mro__[1].__name__.removesuffix("Adapter").lower()
     model = broken(tiny.model(family).module)
-    failed = {check.name for check in verify(model, tiny.selector(family)) if not check.ok}
+    failed = {check.name for check in verify(model) if not check.ok}
     assert checks <= failed
 
 
@@ -108,7 +108,7 @@ def test_nan_is_a_failure_and_not_a_pass() -> None:
     model = tiny.model("maskgit")
     with torch.no_grad():
         model.module.get_parameter("norm.weight")[0] = torch.nan
-    assert not verify(model, tiny.selector("maskgit")).ok
+    assert not verify(model).ok
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -188,7 +188,8 @@ def test_half_precision_stays_close(family: str, dtype: torch.dtype) -> None:
 
 
 def test_the_verifier_reports_check_by_check() -> None:
-    verifier = Verifier(tiny.model("mage"), tiny.selector("mage"))
+    model = tiny.model("mage")
+    verifier = Verifier(model, model.selector())
     checks = list(verifier.run())
     assert [check.name for check in checks] == [name for name, _ in verifier.checks()]
     assert set(checks[0].as_dict()) == {"name", "ok", "error", "tolerance"}
