@@ -295,19 +295,10 @@ def _build(
             choice += [choice_temperature * (1 - (index + 1) / len(lengths))] * length
     groups, first = [], 0
     for length in lengths:
-        group = []
-        for s in range(first, first + length):
-            group.append(
-                Step(
-                    tokens=sizes[s],
-                    temperature=warmth[s],
-                    rank_temperature=rank_temperature,
-                    choice_temperature=choice[first],
-                    guidance=scales[s],
-                    head_steps=head_steps[s > first],
-                    solver=solver,
-                )
-            )
+        group = [
+            Step(sizes[s], warmth[s], rank_temperature, choice[first], scales[s], head_steps[s > first], solver)
+            for s in range(first, first + length)
+        ]
         groups.append(Group(tuple(group)))
         first += length
     return Schedule(tuple(groups), known)

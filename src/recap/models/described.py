@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from recap.core.attention import Ops, Projected, evaluate_post_norm_stack, evaluate_stack
-from recap.core.cache import ContextCache, Rows
+from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
-from recap.models.adapter import Adapter
+from recap.models.adapter import Adapter, shifted
 from recap.models.family import check_quiet, find
 from recap.models.sizes import Sizes
 
@@ -120,14 +120,6 @@ class DescribedAdapter(Adapter):
         assert codes is not None
         self.config = Sizes(d.num_tokens, codes, d.mask_id, width, len(self.blocks))
 
-    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        everything = slice(0, canvas.size)
-        return self._evaluate(canvas, cache, everything, Rows.all(canvas.size), wanted)
-
-    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
-        only = slice(wanted.start - rows.start, wanted.stop - rows.start)
-        return self._evaluate(canvas, cache, rows, self.target(canvas, rows, 0, canvas.size), only)
-
     def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
         return self._chosen(self.forward(canvas.raster()))
 
@@ -138,17 +130,20 @@ class DescribedAdapter(Adapter):
         out = self.module(ids)
         return out if isinstance(out, Tensor) else out.logits
 
-    def _evaluate(self, canvas: Canvas, cache: ContextCache | None, taken: slice, rows: Rows, only: slice) -> Tensor:
-        positions = canvas.order[:, taken]
-        x = self._embed(canvas.tokens[:, taken], positions)  # (B, M, D)
+    def _evaluate(
+        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
+    ) -> Tensor:
+        positions = canvas.order[:, rows]
+        x = self._embed(canvas.tokens[:, rows], positions)  # (B, M, D)
+        renewed, only = self.renewed(canvas, rows, 0, canvas.size, whole), shifted(wanted, -rows.start)
         blocks, rotary = self.blocks, self.description.rotary
         if rotary is not None:
             rotate = rotary.at(positions)
             blocks = [replace(block, attn=replace(block.attn, rotate=rotate)) for block in blocks]
         layers = self.layers(blocks, cache, "blocks", len(x))
         if self.description.norms == "after":
-            return self.norm(evaluate_post_norm_stack(layers, x, rows, only=only, ops=self._seeing(canvas)))
-        return evaluate_stack(layers, x, rows, self.norm, only=only, ops=self._seeing(canvas))
+            return self.norm(evaluate_post_norm_stack(layers, x, renewed, only=only, ops=self._seeing(canvas)))
+        return evaluate_stack(layers, x, renewed, self.norm, only=only, ops=self._seeing(canvas))
 
     def _seeing(self, canvas: Canvas) -> Ops:
         """Attention that passes over padding, which is known from the start, so that its rows never move."""

@@ -26,10 +26,6 @@ class Config(CostModel, Protocol):
     def __hash__(self) -> int: ...
 
 
-def unchanged(tensors: Tensors) -> dict[str, Tensor]:
-    return dict(tensors)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """A kind of network, and how its official files are recognised."""
@@ -41,7 +37,7 @@ class Architecture:
     tiny: Callable[[Any], Any]  # the same architecture, small enough for a laptop to run in a second
     key: str  # of a state dict, that only this kind has
     infer: Callable[[Tensors, int | None], Any]  # its sizes from a state dict, and the number of heads if given
-    clean: Callable[[Tensors], dict[str, Tensor]] = unchanged  # an official state dict under the library's names
+    clean: Callable[[Tensors], dict[str, Tensor]] = dict  # an official state dict under the library's names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +51,6 @@ class Family(Architecture):
     preset: str  # the published schedule that suits it
     tokenizer_config: Callable[[Any], Any]  # the configuration of the tokenizer that belongs to a network
     tokenizer_inside: bool = False  # whether networks carry their tokenizer
-    modality: str = "image"
     aliases: Mapping[str, str] = field(default_factory=dict)  # other names of published sizes
     needs: str = ""  # attributes by which `wrap` knows a network of the authors' own class, with blanks between
     fused_head: Callable[[Head], Head | None] | None = None  # a faster head like this one, if it is the family's

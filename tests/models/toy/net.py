@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from recap.core.attention import evaluate_stack
-from recap.core.cache import ContextCache, Rows
+from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw
 from recap.core.noise import Noise
 from recap.core.schedule import Step
-from recap.models.adapter import Adapter
+from recap.models.adapter import Adapter, shifted
 from recap.models.layers import Block
 from recap.models.sizes import IdCosts
 
@@ -72,19 +72,15 @@ class ToyAdapter(Adapter):
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
         return Canvas(tokens=torch.zeros(*order.shape, self.config.channels, device=order.device), order=order)
 
-    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        return self._evaluate(canvas, cache, slice(0, canvas.size), Rows.all(canvas.size), wanted)
-
-    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
-        only = slice(wanted.start - rows.start, wanted.stop - rows.start)
-        return self._evaluate(canvas, cache, rows, self.target(canvas, rows, 0, canvas.size), only)
-
     def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
         return self.net(canvas.raster().to(self.dtype), canvas.masked)
 
-    def _evaluate(self, canvas: Canvas, cache: ContextCache | None, taken: slice, rows: Rows, only: slice) -> Tensor:
-        known = self.net.hear(canvas.tokens[:, taken.start : min(taken.stop, canvas.decoded)].to(self.dtype))
-        hidden = self.net.hidden.expand(len(known), taken.stop - taken.start - known.shape[1], -1)
-        x = torch.cat([known, hidden], dim=1) + self.net.places[canvas.order[:, taken]]
+    def _evaluate(
+        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
+    ) -> Tensor:
+        known = self.net.hear(canvas.tokens[:, rows.start : min(rows.stop, canvas.decoded)].to(self.dtype))
+        hidden = self.net.hidden.expand(len(known), rows.stop - rows.start - known.shape[1], -1)
+        x = torch.cat([known, hidden], dim=1) + self.net.places[canvas.order[:, rows]]
+        renewed = self.renewed(canvas, rows, 0, canvas.size, whole)
         layers = self.layers(self.blocks, cache, "blocks", len(x))
-        return evaluate_stack(layers, x, rows, self.net.norm, only=only, ops=self.ops)
+        return evaluate_stack(layers, x, renewed, self.net.norm, only=shifted(wanted, -rows.start), ops=self.ops)

@@ -42,12 +42,6 @@ class MAGEAdapter(TwoStackAdapter):
         ids = canvas.raster()
         return self.net(ids) if isinstance(self.net, MAGE) else plain_forward(self.net, ids, self.config)
 
-    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        return self._evaluate(canvas, cache, slice(0, canvas.size), wanted, whole=True)
-
-    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
-        return self._evaluate(canvas, cache, rows, wanted, whole=False)
-
     def _evaluate(
         self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
     ) -> Tensor:

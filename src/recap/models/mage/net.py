@@ -10,22 +10,6 @@ from recap.models.mage.config import MAGEConfig
 from recap.tokenizers.vqgan import VQGAN
 
 
-class PositionedEmbedding(TokenEmbedding):
-    """MAGE's token embedding, which also keeps a table of position ids."""
-
-    position_ids: Tensor
-
-    def __init__(self, words: int, positions: int, width: int) -> None:
-        super().__init__(words, positions, width)
-        self.register_buffer("position_ids", torch.arange(positions).unsqueeze(0))
-
-
-class PatchEmbedding(nn.Module):
-    def __init__(self, width: int, patch: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(3, width, patch, stride=patch)
-
-
 class MAGE(nn.Module):
     """The network of MAGE, parameters under the official names."""
 
@@ -38,9 +22,10 @@ class MAGE(nn.Module):
             self.pos_embed = nn.Parameter(torch.zeros(1, length, d))
             self.mask_token = nn.Parameter(torch.zeros(1, 1, d))
             self.decoder_pos_embed = nn.Parameter(torch.zeros(1, length, d))
-            self.patch_embed = PatchEmbedding(d, config.patch)
+            self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, d, config.patch, stride=config.patch)})
             self.decoder_pred = nn.Linear(d, 3 * config.patch**2)
-        self.token_emb = PositionedEmbedding(config.words, length, d)
+        self.token_emb = TokenEmbedding(config.words, length, d)
+        self.token_emb.register_buffer("position_ids", torch.arange(length).unsqueeze(0))
         self.blocks = nn.ModuleList(Block(d, config.heads) for _ in range(config.encoder_depth))
         self.norm = nn.LayerNorm(d, eps=1e-6)
         self.decoder_embed = nn.Linear(d, d)
@@ -61,7 +46,7 @@ class MAGE(nn.Module):
 
     def encode(self, ids: Tensor) -> Tensor:
         ids = torch.cat([torch.full_like(ids[:, :1], self.config.fake_class), ids], dim=1)
-        x = self.token_emb(ids, self.token_emb.position_ids)  # (B, 1 + N, D)
+        x = self.token_emb(ids, torch.arange(ids.shape[1], device=ids.device))  # (B, 1 + N, D)
         for block in self.blocks:
             x = block(x)
         return self.norm(x)

@@ -83,12 +83,6 @@ class MARAdapter(TwoStackAdapter):
         mask = masked.to(self.dtype)  # the authors' own halves, as they wrote them
         return self.net.forward_mae_decoder(self.net.forward_mae_encoder(tokens, mask, condition), mask)
 
-    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        return self._evaluate(canvas, cache, slice(0, canvas.size), wanted, whole=True)
-
-    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
-        return self._evaluate(canvas, cache, rows, wanted, whole=False)
-
     def _evaluate(
         self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
     ) -> Tensor:

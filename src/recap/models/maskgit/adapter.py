@@ -58,12 +58,6 @@ class MaskGITAdapter(Adapter):
         layers = len(self.in_blocks) + 1 + len(self.out_blocks)
         return self.cut(self.config.cache_layout(schedule), blocks=layers)
 
-    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        return self._evaluate(canvas, cache, slice(0, canvas.size), wanted, whole=True)
-
-    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
-        return self._evaluate(canvas, cache, rows, wanted, whole=False)
-
     def _evaluate(
         self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
     ) -> Tensor:
@@ -88,15 +82,14 @@ class MaskGITAdapter(Adapter):
         half = len(self.in_blocks)
         for index, (block, layer) in enumerate(stack[:-1]):
             if index > half:
-                x, normed = self.ops.merge(self.merges[index - half - 1], x, skips.pop()), None
+                x = self.ops.merge(self.merges[index - half - 1], x, skips.pop())
+            first = block.norm1(x) if normed is None else normed
             # what follows a block of the first half is the next one's norm; in the second half it is a merge
             after = stack[index + 1][0].norm1 if index < half else None
-            first = block.norm1(x) if normed is None else normed
-            x, normed = advance(block, x, first, layer, rows, after=after, ops=self.ops)
+            x, following = advance(block, x, first, layer, rows, after=after, ops=self.ops)
+            normed = None if after is None else following
             if index < half:
                 skips.append(x)
-            else:
-                normed = None
         if len(stack) > 1:
             x = self.ops.merge(self.merges[half - 1], x, skips.pop())
         return evaluate_stack(stack[-1:], x, rows, self.net.norm, only=only, ops=self.ops)

@@ -38,7 +38,8 @@ class MaskGIT(nn.Module):
         ids: (B, N) with `config.mask_id` where masked; labels: (B), `config.null_class` for none.
         """
         tokens = self.token_emb(ids, torch.arange(ids.shape[1], device=ids.device))
-        x = torch.cat([self.embed_class(labels), tokens], dim=1)  # (B, 1 + N, D)
+        labels = labels.unsqueeze(1)
+        x = torch.cat([self.context_embed(labels, torch.zeros_like(labels)), tokens], dim=1)  # (B, 1 + N, D)
         skips = []
         for block in self.in_blocks:
             x = block(x)
@@ -48,9 +49,6 @@ class MaskGIT(nn.Module):
             merge = block.get_submodule("skip_linear")  # x first, then the earlier output
             x = block(merge(torch.cat([x, skips.pop()], dim=-1)))
         return self.logits(self.norm(x[:, 1:]))  # (B, N, V)
-
-    def embed_class(self, labels: Tensor) -> Tensor:
-        return self.context_embed(labels.unsqueeze(1), torch.zeros_like(labels).unsqueeze(1))  # (B, 1, D)
 
     def logits(self, features: Tensor) -> Tensor:
         return self.mlm_layer(features, self.token_emb.word_embeddings.weight, self.config.codes)
