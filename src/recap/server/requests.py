@@ -20,7 +20,7 @@ from recap.runs.works import Start, Work
 from recap.server import schema
 from recap.server.guard import ApiError
 from recap.server.limits import Limits
-from recap.view.images import FAILURES, box_mask, fit
+from recap.view.images import box_mask, fit
 
 FORMATS = ("PNG", "JPEG", "WEBP")  # of pictures that come from outside; each other one is one more parser to trust
 
@@ -152,9 +152,11 @@ def picture(data: str, name: str, most: int, files: dict[str, bytes]) -> Image.I
                 raise _unusable(name, f"has {width} x {height} pixels, more than the {most} allowed here")
             files[f"{name}.{str(opened.format).lower()}"] = file
             return ImageOps.exif_transpose(opened)
+    except ApiError:
+        raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _unusable(name, f"has more than the {most} pixels allowed here") from error
-    except FAILURES as error:
+    except Exception as error:  # decoders fail on damaged files in any way
         raise _unusable(name, f"({len(file)} bytes) is damaged or no picture") from error
 
 
