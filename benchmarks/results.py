@@ -2,8 +2,8 @@
 
     python benchmarks/results.py docs/results
 
-writes `results.json` of the page from what `recap sweep` and `recap report` left in a folder: MODEL.jsonl with
-every measured point, and MODEL.json with how it was measured.
+writes `results.json` of the page from what `recap sweep` and `recap report` left in a folder: MODEL.json
+with every measured point, and how it was measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from recap import SamplingOptions, weights
 from recap.checkpoints.folder import config_from, read_config, read_model_config
 from recap.evaluation.report import conditions
-from recap.evaluation.sweep import Row, read_points, rows_of
+from recap.evaluation.sweep import Row, Sweep
 
 RESULTS = Path(__file__).parents[1] / "src" / "recap" / "server" / "page" / "results.json"
 
@@ -26,10 +26,10 @@ def collected(folder: Path) -> dict[str, Any]:
     """The content of `results.json`, from a folder of results."""
     models = []
     for name in weights.embedded():
-        points = read_points(folder / f"{name}.jsonl")
-        if points:
-            rows = sorted(rows_of(points), key=lambda row: row.seconds)
-            caption = conditions(json.loads((folder / f"{name}.json").read_text()))
+        path = folder / f"{name}.json"
+        if path.is_file():
+            sweep = Sweep.read(path)
+            rows, caption = sorted(sweep.rows, key=lambda row: row.seconds), conditions(sweep.about)
             models.append({"name": name, "caption": caption, "points": [point(row, *drawn(name)) for row in rows]})
     return {"models": models}
 

@@ -30,8 +30,7 @@ from recap.cli import main
 from recap.core.options import SamplingOptions
 from recap.evaluation.images import open_images
 from recap.evaluation.metrics import FeatureStatistics
-from recap.evaluation.report import Sweep, section
-from recap.evaluation.sweep import read_points, rows_of
+from recap.evaluation.report import read_sweep
 from recap.models.maskgit import MaskGITConfig
 from recap.models.registry import build
 from recap.pipelines.labels import find_classes
@@ -167,14 +166,9 @@ def image_archive(data: bytes, folder: Path) -> None:
         assert {path.name for path in folder.parent.iterdir()} == before, "an archive wrote outside of its folder"
 
 
-def points_file(data: bytes, folder: Path) -> None:
-    (folder / "points.jsonl").write_bytes(data)
-    rows_of(read_points(folder / "points.jsonl"))
-
-
 def sweep_file(data: bytes, folder: Path) -> None:
     (folder / "sweep.json").write_bytes(data)
-    section(Sweep.read(folder), {})
+    read_sweep(folder)
 
 
 def schedule_text(data: bytes, folder: Path) -> None:
@@ -262,10 +256,9 @@ def seeds_of_archives(folder: Path) -> list[bytes]:
 
 
 def seeds_of_sweeps(folder: Path) -> list[bytes]:
-    row = {"schedule": "8", "quality": 9.5, "seconds": 0.5, "spread": None, "seeds": 1, "phases": {"total": 0.5}}
     about = {"model": "m", "family": "mar", "machine": {"device": "d", "torch": "t", "date": "now"}, "num": 4}
     more = {"reference": "r", "batch": 8, "dtype": "float32", "sampling": {}}
-    return [json.dumps({**about, **more, "rows": [row | {"figures": {"fid": 9.5}}]}).encode()]
+    return [json.dumps({**about, **more, "points": [POINT, POINT]}).encode()]
 
 
 def seeds_of_commands(folder: Path) -> list[bytes]:
@@ -303,9 +296,6 @@ TARGETS: dict[str, Target] = {
     "statistics": Target(statistics_file, seeds_of_statistics, (b"'|O'", b"'<f8'", b"(3, 3)", *NUMBERS)),
     "images": Target(image_file, seeds_of_images, (b"IHDR", b"acTL", b"Exif\x00\x00", b"\xff\xd8")),
     "archives": Target(image_archive, seeds_of_archives, (b"../", b"/etc/passwd", b"'|O'", b"PK\x01\x02", *NUMBERS)),
-    "points": Target(
-        points_file, lambda _: [f"{json.dumps(POINT)}\n".encode() * 2], (b"[[[", b"NaN", b"{}", *NUMBERS)
-    ),
     "sweeps": Target(sweep_file, seeds_of_sweeps, (b"[[[", b"NaN", b"{}", b"null", *NUMBERS)),
     "schedules": Target(
         schedule_text,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from benchmarks.fuzz import Judge, changed
-from benchmarks.targets import TARGETS, config_file, points_file, seeds_of_configs, sweep_file
+from benchmarks.targets import TARGETS, config_file, seeds_of_configs, sweep_file
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -68,10 +68,11 @@ def test_configurations_with_anything_in_them(tmp_path: Path, data: st.DataObjec
 @FEW
 @given(st.data(), JSON)
 def test_results_with_anything_in_them(tmp_path: Path, data: st.DataObject, value: Any) -> None:
-    name, read = data.draw(st.sampled_from([("points", points_file), ("sweeps", sweep_file)]))
-    content = json.loads(TARGETS[name].seeds(tmp_path)[0].splitlines()[0])
-    key = data.draw(st.sampled_from(sorted(content)))
-    assert refusal(read, json.dumps({**content, key: value}).encode() + b"\n", tmp_path) != ""
+    content = json.loads(TARGETS["sweeps"].seeds(tmp_path)[0])
+    point = content["points"][0]
+    key = data.draw(st.sampled_from([*content, *point]))
+    odd = {"points": [point | {key: value}]} if key in point else {key: value}
+    assert refusal(sweep_file, json.dumps(content | odd).encode(), tmp_path) != ""
 
 
 @given(st.text(max_size=40))

@@ -1,6 +1,8 @@
 """Bombs, objects and other harm in files, each refused in a line that says what to do."""
 
 import io
+import json
+import math
 import os
 import pickle
 import struct
@@ -30,8 +32,7 @@ from recap.core.counts import group_lengths
 from recap.evaluation.features import load_inception
 from recap.evaluation.images import open_images
 from recap.evaluation.metrics import FeatureStatistics
-from recap.evaluation.report import Sweep
-from recap.evaluation.sweep import read_points
+from recap.evaluation.report import read_sweep
 from recap.models.registry import SIZES, build
 from recap.training.data import read_photos
 from recap.view.images import open_picture
@@ -208,13 +209,12 @@ def test_damaged_places_in_an_archive_are_named(tmp_path: Path) -> None:
 
 
 def test_results_with_parts_missing_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "sweep.json").write_text('{"model": "m", "family": "mar", "machine": {"device": "d"}, "rows": []}')
-    with pytest.raises(ValueError, match="no result of `recap sweep`"):
-        Sweep.read(tmp_path)
-    point = '{"schedule": "8", "seed": Infinity, "num": 1, "figures": {}, "seconds": {}, "warmup": 0}'
-    (tmp_path / "points.jsonl").write_text(point + "\n")
-    with pytest.raises(ValueError, match=r"line 1.*a point has no usable"):
-        read_points(tmp_path / "points.jsonl")
+    about = {"model": "m", "family": "mar", "machine": {"device": "d"}}
+    infinite = {"schedule": "8", "seed": math.inf, "num": 1, "figures": {}, "seconds": {}, "warmup": 0}
+    for points in ([], [infinite], [3], 3):
+        (tmp_path / "sweep.json").write_text(json.dumps({**about, "points": points}))
+        with pytest.raises(ValueError, match="no result of `recap sweep`"):
+            read_sweep(tmp_path)
 
 
 @pytest.mark.parametrize("numbers", [(10**15,), (10**30, 10**30), (2**40, 2)], ids=str)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.evaluation.sweep import Point, front, read_points, rows_of, write_points
+from recap.evaluation.sweep import Point, Sweep, front, rows_of
 
 
 def point(schedule: str, fid: float, seconds: float, seed: int = 0) -> Point:
@@ -69,13 +69,12 @@ def test_other_draws_are_no_baseline(other: str) -> None:
     assert rows["32+32"].against["equal_quality"]["schedule"] == "64"
 
 
-def test_points_are_read_again_and_damage_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "points.jsonl"
-    assert read_points(path) == []
-    write_points(path, POINTS)
-    assert read_points(path) == POINTS
-    lines = path.read_text().splitlines()
-    for wrong in (lines[1][:20], "{}", "[]", lines[1].replace("fid", "kid"), lines[1].replace("total", "other")):
-        path.write_text("\n".join([lines[0], wrong, *lines[2:]]) + "\n")
-        with pytest.raises(ValueError, match="line 2, is damaged"):
-            read_points(path)
+def test_sweeps_are_read_again_and_damage_is_named(tmp_path: Path) -> None:
+    path, sweep = tmp_path / "sweep.json", Sweep({"model": "m"}, POINTS)
+    sweep.write(path)
+    assert Sweep.read(path) == sweep
+    whole = path.read_text()
+    for wrong in (whole[:20], "{}", "[]", whole.replace("fid", "kid"), whole.replace("total", "other")):
+        path.write_text(wrong)
+        with pytest.raises(ValueError, match=r"sweep\.json is (no result|not valid)"):
+            Sweep.read(path)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 from recap.checkpoints.safe_files import read_text
-from recap.evaluation.report import Sweep, page, published, section
-from recap.runs.files import write_json
+from recap.evaluation.report import page, published, read_sweep, section
 
 PICTURES = {
     "sweep.png": "FID against seconds an image",
@@ -37,23 +35,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    sweeps = [Sweep.read(folder) for folder in args.folders]
+    sweeps = [(Path(folder), read_sweep(folder)) for folder in args.folders]
     findings = read_text(args.findings).strip() if args.findings else ""
     out = Path(args.out)
     beside = out.with_suffix("")
     beside.mkdir(parents=True, exist_ok=True)
     sections = []
-    for sweep in sweeps:
+    for folder, sweep in sweeps:
         model, shown = sweep.about["model"], {}
         for file, text in PICTURES.items():
-            if (sweep.folder / file).is_file():
+            if (folder / file).is_file():
                 copy = beside / f"{Path(model).name}-{file}"
-                shutil.copyfile(sweep.folder / file, copy)
+                shutil.copyfile(folder / file, copy)
                 shown[text] = f"{beside.name}/{copy.name}"
-        write_json(beside / f"{Path(model).name}.json", {**sweep.about, "rows": [asdict(row) for row in sweep.rows]})
+        sweep.write(beside / f"{Path(model).name}.json")
         against = published(args.size or model) if args.against else ()
         sections.append(section(sweep, shown, against))
     text = page(sections, findings)
     out.write_text(text)
-    print(f"{len(sweeps)} models, {sum(len(sweep.rows) for sweep in sweeps)} schedules -> {out}")
+    print(f"{len(sweeps)} models, {sum(len(sweep.rows) for _, sweep in sweeps)} schedules -> {out}")
     return 0

@@ -1,8 +1,8 @@
 """Measure quality against time for many schedules of one model, in one run on one machine.
 
 Schedules are written like 64, 48+16 or 16+48:warmup=0,chain=3,temperature=0.9. Every finished point is kept in
-OUT/points.jsonl; a stopped sweep goes on where it was. Times are of runs of their own, after the images. Writes
-OUT/sweep.json and the plot OUT/sweep.png.
+OUT/sweep.json; a stopped sweep goes on where it was. Times are of runs of their own, after the images. The plot is
+OUT/sweep.png.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from tqdm.auto import tqdm
 from recap.bench.measure import machine, times
 from recap.bench.schedules import LISTS, listed
 from recap.bench.timing import seconds_an_image
-from recap.checkpoints.safe_files import read_json
 from recap.cli.evaluate import add_measuring, figures_of, plan_of, planned_works
 from recap.cli.options import pipeline_of
 from recap.core.options import SamplingOptions
@@ -29,15 +28,13 @@ from recap.evaluation.evaluate import Reference
 from recap.evaluation.features import load_inception
 from recap.evaluation.plots import plot_front, require
 from recap.evaluation.shards import FeatureFolder
-from recap.evaluation.sweep import Point, Row, read_points, rows_of, write_points
+from recap.evaluation.sweep import Point, Row, Sweep
 from recap.models.registry import family_of
 from recap.pipelines import Pipeline
-from recap.runs.files import write_json
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity
 from recap.runs.sample import sample_all
 
-POINTS, ABOUT = "points.jsonl", "about.json"
 TIMED = 256  # images of a run that is made for its time
 
 
@@ -62,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     reference = Reference.load(args.stats, net)
     plan, labels = plan_of(args, pipe, reference.statistics.classes)
     out = Path(args.out)
+    path = out / "sweep.json"
     out.mkdir(parents=True, exist_ok=True)
     about = {
         "model": shown,
@@ -70,9 +68,10 @@ def run(args: argparse.Namespace) -> int:
         "reference": args.stats,
         "classes": labels,
         **{name: getattr(args, name) for name in ("num", "batch", "dtype", "engine")},
+        "machine": machine(args.device),
     }
-    check_about(out / ABOUT, about)
-    points = read_points(out / POINTS)
+    sweep = Sweep(about, points_of(path, about))
+    points = sweep.points
     finished = {(point.schedule, point.seed) for point in points}
     jobs = [(schedule, args.seed) for schedule in schedules]
     jobs += [(SamplingOptions.from_text(text), args.seed + k) for k in range(3) for text in args.repeat]
@@ -86,24 +85,22 @@ def run(args: argparse.Namespace) -> int:
         sample_all(pipe, works, folder, Ranks(), name=str(works[0].schedule))
         figures, seconds = figures_of(folder.read(), reference), seconds_an_image(pipe, works)
         points.append(Point(schedule.text, seed, args.num, figures, seconds, works[0].schedule.warmup))
-        write_points(out / POINTS, points)
+        sweep.write(path)
         shutil.rmtree(folder.path)
         done = f"[{count}/{len(jobs)}] {schedule} seed {seed}"
         print(f"{done}: FID {figures['fid']:.2f}, {seconds['total']:.4g} s an image")
     if not points:
-        raise ValueError(f"{out / POINTS} has no points yet; nothing to plot")
+        raise ValueError(f"{path} has no points yet; nothing to plot")
     if args.retime:
         again: dict[str, dict[str, float]] = {}
         for text in tqdm(dict.fromkeys(point.schedule for point in points), desc="times", unit="schedule"):
             works = planned_works(args, pipe, SamplingOptions.from_text(text), args.seed, plan)
             again[text] = seconds_an_image(pipe, works, batches=max(1, TIMED // pipe.batch_size))
-        points = [replace(point, seconds=again[point.schedule]) for point in points]
-        write_points(out / POINTS, points)
-    rows = rows_of(points)
-    write_json(out / "sweep.json", {**about, "machine": machine(args.device), "rows": [asdict(row) for row in rows]})
-    plot_front(rows, out / "sweep.png", shown)
-    print(table(rows))
-    print(f"-> {out / 'sweep.json'}, {out / 'sweep.png'}")
+        points[:] = [replace(point, seconds=again[point.schedule]) for point in points]
+    sweep.write(path)
+    plot_front(sweep.rows, out / "sweep.png", shown)
+    print(table(sweep.rows))
+    print(f"-> {path}, {out / 'sweep.png'}")
     return 0
 
 
@@ -123,19 +120,17 @@ def schedules_of(args: argparse.Namespace, pipe: Pipeline) -> list[SamplingOptio
     return list(distinct.values())
 
 
-def check_about(path: Path, about: dict[str, Any]) -> None:
-    """Points of one folder belong together; refuse to mix them."""
+def points_of(path: Path, about: dict[str, Any]) -> list[Point]:
+    """The points so far; those of one file belong together, and others are not mixed with them."""
     if not path.is_file():
-        write_json(path, about)
-        return
-    theirs = read_json(path)
-    if not isinstance(theirs, dict):
-        raise ValueError(f"{path} holds no object; remove the folder or choose another --out")
-    changed = sorted(key for key in {*theirs, *about} if theirs.get(key) != about.get(key))
+        return []
+    theirs = Sweep.read(path)
+    changed = {key for key in {*theirs.about, *about} if theirs.about.get(key) != about.get(key)} - {"machine"}
     if changed:
         raise ValueError(
-            f"{path.parent} holds a sweep with other {', '.join(changed)}; choose another --out, or the same ones"
+            f"{path} is a sweep with other {', '.join(sorted(changed))}; choose another --out, or the same ones"
         )
+    return theirs.points
 
 
 def table(rows: list[Row]) -> str:

@@ -4,41 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from recap.bench.measure import times
 from recap.bench.timing import PHASES
-from recap.checkpoints.safe_files import read_json
-from recap.evaluation.sweep import Row, noise
+from recap.evaluation.sweep import Row, Sweep, noise
 
 PAPER = Path(__file__).parent / "paper.json"  # published figures, none of them ours
 FAMILY_NAMES = {"maskgit": "MaskGIT", "mage": "MAGE", "mar": "MAR"}
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """A finished sweep as `recap sweep` wrote it."""
-
-    folder: Path
-    about: dict[str, Any]
-    rows: tuple[Row, ...]
-
-    @classmethod
-    def read(cls, folder: str | Path) -> Sweep:
-        """Read FOLDER/sweep.json."""
-        path = Path(folder) / "sweep.json"
-        try:
-            content = read_json(path)
-            rows = tuple(Row(**row) for row in content.pop("rows"))
-            sweep = cls(Path(folder), content, rows)
-            section(sweep, {})  # what the page cannot do without shows now
-        except FileNotFoundError as error:
-            raise FileNotFoundError(f"{path} does not exist; write it with `recap sweep --out {folder}`") from error
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise ValueError(f"{path} is no result of `recap sweep` ({error!r}); run it again") from error
-        return sweep
+def read_sweep(folder: str | Path) -> Sweep:
+    """FOLDER/sweep.json, with all that a page needs."""
+    path = Path(folder) / "sweep.json"
+    try:
+        sweep = Sweep.read(path)
+        section(sweep, {})  # what the page cannot do without shows now
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path} does not exist; write it with `recap sweep --out {folder}`") from error
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{path} is no result of `recap sweep` ({error!r}); run it again") from error
+    return sweep
 
 
 def published(model: str | None = None) -> list[dict[str, Any]]:

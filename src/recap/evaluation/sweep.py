@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -10,9 +9,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Self
 
-from recap.checkpoints.safe_files import parse_json, read_text
+from recap.checkpoints.safe_files import read_json
 from recap.core.options import SamplingOptions
-from recap.runs.files import atomic_write
+from recap.runs.files import write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Point:
             warmup = int(data["warmup"])
             return cls(str(data["schedule"]), int(data["seed"]), int(data["num"]), figures, seconds, warmup)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise ValueError(f"a point has no usable {error}: {data}") from error
+            raise ValueError(f"a point of the sweep has no usable {error}: {data}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +151,28 @@ def _draws(row: Row) -> tuple[Any, ...]:
     return options.preset, options.guidance, options.temperature, options.choice_temperature, options.order
 
 
-def read_points(path: Path) -> list[Point]:
-    """The points of a sweep so far."""
-    points = []
-    for number, line in enumerate(read_text(path).splitlines() if path.is_file() else (), start=1):
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What was measured of one model and how: a file that is whole after every point."""
+
+    about: dict[str, Any]
+    points: list[Point]
+
+    @property
+    def rows(self) -> list[Row]:
+        return rows_of(self.points)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        content = read_json(path)
         try:
-            points.append(Point.from_json(parse_json(line, "it")))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}, is damaged ({error}); remove that line") from error
-    return points
+            points = [Point.from_json(point) for point in content.pop("points")]
+            content.pop("rows", None)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"{path} is no result of `recap sweep` ({error!r}); mend or remove it") from error
+        return cls(content, points)
 
-
-def write_points(path: Path, points: Iterable[Point]) -> None:
-    """Write all points, whole or not at all."""
-    with atomic_write(path, "w") as file:
-        file.writelines(json.dumps(asdict(each)) + "\n" for each in points)
+    def write(self, path: Path) -> None:
+        """The rows are there for others to read."""
+        points, rows = ([asdict(each) for each in several] for several in (self.points, self.rows))
+        write_json(path, {**self.about, "points": points, "rows": rows})
