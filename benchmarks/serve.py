@@ -140,7 +140,7 @@ def main() -> int:
         if server.poll() is None:
             server.kill()
             server.wait()
-    accepted = count(metrics, r'recap_requests_total\{endpoint="/v1/sample",outcome="ok"\}')
+    accepted = count(metrics, r'recap_requests_total\{endpoint="/v1/sample",status="200"\}')
     row: dict[str, Any] = {
         "model": f"{args.model} (tiny)",
         "clients": args.clients,

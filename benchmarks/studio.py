@@ -3,8 +3,8 @@
     python benchmarks/studio.py
 
 Starts the real server with a model that comes with the package on a free port of this machine, and asks over HTTP:
-once on the server as it has just started, several times after that, with previews and without, and two visitors at
-once. Prints a table and one JSON object as the last line.
+once on the server as it has just started, several times after that, and two visitors at once. Prints a table and one
+JSON object as the last line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Told = list[tuple[float, dict[str, Any]]]  # seconds since the request, event
 async def ask(client: httpx.AsyncClient, body: dict[str, Any]) -> Told:
     """All events of a run, with when they came."""
     told, began = [], time.perf_counter()
-    async with client.stream("POST", "/api/generate", json=body) as stream:
+    async with client.stream("POST", "/api/compare", json=body) as stream:
         stream.raise_for_status()
         async for line in stream.aiter_lines():
             event = json.loads(line)
@@ -61,14 +61,10 @@ async def measured(address: str, args: argparse.Namespace) -> dict[str, Any]:
     async with httpx.AsyncClient(base_url=address, timeout=600) as client:
         cold = await ask(client, body)
         warm = [await ask(client, {**body, "seed": seed}) for seed in range(1, args.times + 1)]
-        other = await ask(client, {**body, "model": args.other, "full": 2, "local": 1})
-        again = await ask(client, {**body, "model": args.other, "full": 2, "local": 1})
         two = await asyncio.gather(ask(client, body), ask(client, {**body, "seed": 1}))
     return {
         "cold_ms": 1000 * first(cold, "frame"),
         "warm_ms": [1000 * first(told, "frame") for told in warm],
-        "other_model_ms": 1000 * first(other, "frame"),
-        "other_model_again_ms": 1000 * first(again, "frame"),
         "run": {name: statistics.median(overhead(told)[name] for told in warm) for name in overhead(cold)},
         "speedup": statistics.median(told[-1][1]["speedup"] for told in warm),
         "two_visitors": {
@@ -82,7 +78,6 @@ async def measured(address: str, args: argparse.Namespace) -> dict[str, Any]:
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", default=embedded()[0], help=f"model to draw with (default {embedded()[0]})")
-    options.add_argument("--other", default=embedded()[-1], help="another, not loaded before it is asked for")
     options.add_argument("--full", type=int, default=8)
     options.add_argument("--local", type=int, default=8)
     options.add_argument("--times", type=int, default=5, help="runs on the warm server (default 5)")
@@ -119,7 +114,6 @@ def main() -> int:
     print(f"{row['model']} {row['evaluations']}, {row['cores']} cores: from the request to the first frame")
     print(f"  server just started     {row['cold_ms']:7.0f} ms   (it took {started:.1f} s to start)")
     print(f"  warm, median of {len(warm)}       {statistics.median(warm):7.0f} ms   (worst {max(warm):.0f})")
-    print(f"  {args.other}, not loaded {row['other_model_ms']:7.0f} ms   (then {row['other_model_again_ms']:.0f})")
     print(
         f"a run took {run['seconds']:.2f} s, {100 * run['beside']:.0f}% more than its computing; "
         f"{100 * run['pictures']:.0f}% of its frames had a picture"

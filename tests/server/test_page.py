@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,10 +88,9 @@ def test_what_is_shown_after_a_run(visit: Visit) -> None:
     shown = pixels(stage.locator(".compare canvas"))
     plain, reused = (guest.pixels(pane).astype(int) for pane in ("plain", "reused"))
     assert np.array_equal(shown, np.abs(plain - reused))
-    for name, start in (("ZIP", b"PK"), ("run.json", b"{")):
-        with guest.page.expect_download() as download:
-            stage.get_by_role("button", name=re.compile(name)).last.click()
-        assert Path(download.value.path()).read_bytes().startswith(start)
+    with guest.page.expect_download() as download:
+        stage.get_by_role("button", name="ZIP").click()
+    assert zipfile.is_zipfile(download.value.path())
     line = stage.locator("[data-pane=reused] .timeline")
     line.focus()
     line.press("Home")

@@ -89,8 +89,6 @@ def test_edited_images(place: Path, family: str) -> None:
     assert pngs(by_mask) == masked
     assert pngs(by_box) == boxed
     schedule = by_mask.json()["schedule"]
-    assert schedule["shrunk_from"] == "6+4"
-    assert by_box.json()["schedule"]["shrunk_from"] is None
     events = compared(served(family), **body, mask=text("mask.png"), drift=True)
     assert pngs(events, "reused") == masked
     assert events[0]["schedule"] == schedule

@@ -21,9 +21,9 @@ from recap import Pipeline, SamplingOptions, Schedule, cosine
 from recap.runs.works import Done, Work
 from recap.server.compare import compare
 from recap.server.guard import ApiError
-from recap.server.requests import Asked, read
+from recap.server.requests import Asked, PendingRequest, read
 from recap.server.schema import Draw
-from recap.server.worker import PendingImages, Worker
+from recap.server.worker import Worker
 from tests.server.served import PATIENCE, Gate, Visit, few, metric, opened, served, slow, small, soon
 
 SCHEDULES = [cosine(16, full=4), cosine(16, full=4, local=2), cosine(16, full=4, guidance=2.0)]
@@ -67,9 +67,9 @@ class Queue:
     def __init__(self, model: Model, **limits: Any) -> None:
         self.worker = Worker({"tiny": pipe()}, small(**limits), draw=model.draw)
 
-    def submit(self, kind: int, num: int, seed: int = 0) -> PendingImages:
+    def submit(self, kind: int, num: int, seed: int = 0) -> PendingRequest:
         works = [Work(SCHEDULES[kind], index, 0, seed) for index in range(num)]
-        request = PendingImages(Asked(Draw(num=num), "tiny", pipe(), works, SamplingOptions()))
+        request = PendingRequest(Asked(Draw(num=num), "tiny", pipe(), works, SamplingOptions()))
         self.worker.submit(request)
         return request
 
@@ -229,6 +229,11 @@ def test_closing_returns_what_cannot_be_finished() -> None:
     assert (len(model.batches), model.abandoned) == (1, 1)
 
 
+def idle(worker: Worker) -> bool:
+    text = generate_latest(worker.metrics.registry).decode()
+    return metric(text, "recap_queue_images") == metric(text, "recap_running_images") == 0
+
+
 def visited(worker: Worker, visit: Callable[[Any], Awaitable[None]]) -> None:
     async def inside() -> None:
         async with opened(worker) as app:
@@ -251,7 +256,7 @@ def test_comparisons_and_images_wait_in_one_queue() -> None:
         assert (await first.event() or {})["event"] == "started"
         second = Visit(app, **BRIEF, seed=1)
         assert await second.event() == {"event": "queued", "position": 1}
-        images = PendingImages(read(worker.models, worker.limits, Draw(labels=[1, 2])))
+        images = PendingRequest(read(worker.models, worker.limits, Draw(labels=[1, 2])))
         worker.submit(images)
         third = Visit(app, **BRIEF, seed=3)
         assert await third.event() == {"event": "queued", "position": 3}
@@ -283,7 +288,7 @@ def test_leaving_stops_a_comparison_before_its_next_sub_step(seen: int | None) -
             assert await leaving.event() is not None
         await leaving.leave()
         gate.open()
-        await soon(lambda: worker.idle)
+        await soon(lambda: idle(worker))
         assert gate.drawn <= (seen or 0) + 1  # the sub-step that was under way
         after = await Visit(app, **BRIEF).rest()
         assert after[-1]["event"] == "done"
@@ -323,7 +328,7 @@ def test_closing_ends_comparisons_too() -> None:
             assert (await each.rest())[-1]["code"] == "closing"
         assert (await Visit(app, **BRIEF).start())[0] == 503
         gate.open()
-        await soon(lambda: worker.idle)
+        await soon(lambda: idle(worker))
         assert gate.drawn <= 3
 
     visited(worker, visit)
@@ -341,7 +346,7 @@ def test_nan_ends_one_comparison_or_request() -> None:
             *_, error = await Visit(app, model=model, labels=[1], **BRIEF).rest()
             assert (error["event"], error["code"]) == ("error", "non_finite")
             assert "image 0 of seed 0" in error["message"]
-            request = PendingImages(read(worker.models, worker.limits, Draw(model=model, labels=[1], seed=9)))
+            request = PendingRequest(read(worker.models, worker.limits, Draw(model=model, labels=[1], seed=9)))
             worker.submit(request)
             with pytest.raises(ApiError, match="image 0 of seed 9") as no:
                 await request.done

@@ -82,7 +82,6 @@ def start(
 
     with bound(args.host, args.port) as listener:
         worker = Worker(loaded(args, models), limits)
-        worker.warm_up()
         app = create_app(worker, token, page=page, hosts=(args.host, *args.allow_host))
         what = "recap studio: open" if page else f"{', '.join(worker.models)}: listening on"
         print(f"{what} {address(listener)}", flush=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import json
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.responses import FileResponse, Response, StreamingResponse
+from fastapi.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from PIL import Image
@@ -24,10 +21,10 @@ import recap
 from recap.planning.plan import plan
 from recap.server import schema
 from recap.server.compare import Comparison
-from recap.server.guard import ApiError, Escaped, Guard, handle_errors
-from recap.server.record import archive, png
-from recap.server.requests import Asked, read
-from recap.server.worker import PendingImages, Worker
+from recap.server.guard import ApiError, Guard, handle_errors
+from recap.server.record import archive, as_text, encoded
+from recap.server.requests import Asked, PendingRequest, read
+from recap.server.worker import Worker
 
 ABOUT = "Images by grouped decoding; image i of a seed is the one that `recap sample` draws, whoever else asks."
 FORMS = {"json": "application/json", "png": "image/png", "zip": "application/zip"}
@@ -38,12 +35,7 @@ FAILURES: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": schema.Failure, "description": "The request is at fault; 429: come again after `Retry-After`."},
     "5XX": {"model": schema.Failure, "description": "The server is at fault, out of time, or shutting down."},
 }
-DRAWN: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The images: JSON with base64 PNGs, one PNG, or a zip of PNGs.",
-        "content": {FORMS["png"]: BINARY, FORMS["zip"]: BINARY},
-    }
-}
+DRAWN: dict[int | str, dict[str, Any]] = {200: {"content": {FORMS["png"]: BINARY, FORMS["zip"]: BINARY}}}
 
 
 def create_app(
@@ -71,7 +63,13 @@ def create_app(
         responses=FAILURES,
     )
     locked = [Depends(HTTPBearer(auto_error=False))] if token is not None else []
-    app.include_router(_health(worker))
+
+    @app.get("/healthz", response_class=PlainTextResponse)
+    async def healthz() -> Response:
+        """Whether the process works; for whoever restarts it, or sends requests here."""
+        well = worker.alive and not worker.closing
+        return PlainTextResponse("ok") if well else PlainTextResponse("closing", 503)
+
     app.include_router(_api(worker), dependencies=locked)
     if page:
         app.include_router(_page(worker), dependencies=locked)
@@ -79,25 +77,6 @@ def create_app(
     handle_errors(app)
     app.add_middleware(Guard, limits=worker.limits, token=token, hosts=hosts, ended=worker.metrics.ended)
     return app
-
-
-def _health(worker: Worker) -> APIRouter:
-    """For those who watch over the process."""
-    router = APIRouter(responses={503: {"model": schema.State}})
-
-    @router.get("/healthz", response_model=schema.State)
-    async def healthz() -> Response:
-        """Whether the process works; for whoever restarts it."""
-        return Escaped({"status": "ok"}) if worker.alive else Escaped({"status": "broken"}, 503)
-
-    @router.get("/readyz", response_model=schema.State)
-    async def readyz() -> Response:
-        """Whether it takes requests; for whoever sends them here."""
-        if worker.alive and not worker.closing:
-            return Escaped({"status": "ready"})
-        return Escaped({"status": "closing" if worker.alive else "broken"}, 503)
-
-    return router
 
 
 def _api(worker: Worker) -> APIRouter:
@@ -137,16 +116,7 @@ def _api(worker: Worker) -> APIRouter:
 
 def _page(worker: Worker) -> APIRouter:
     """The page, and what only it needs."""
-    router, kept = APIRouter(), OrderedDict[str, bytes]()  # archives of the latest comparisons
-
-    async def lines(run: Comparison) -> AsyncIterator[bytes]:
-        """Events as JSON in ASCII, one a line, their pictures as base64 text."""
-        async for event in run.events():
-            if event["event"] == "done":
-                kept[run.id] = event.pop("archive")
-                while sum(map(len, kept.values())) > worker.limits.max_kept:
-                    kept.popitem(last=False)
-            yield json.dumps(event, default=_text, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    router = APIRouter()
 
     @router.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -160,19 +130,11 @@ def _page(worker: Worker) -> APIRouter:
         run = Comparison(works, both=asked.compare, drift=asked.drift)
         worker.submit(run)
         return StreamingResponse(
-            lines(run),
+            run.lines(),
             media_type=STREAM,
             headers={"X-Accel-Buffering": "no"},  # a proxy would hold lines back
             background=BackgroundTask(worker.drop, run),  # also when the visitor leaves
         )
-
-    @router.get("/api/runs/{run}.zip", response_class=Response, responses={200: {"content": {FORMS["zip"]: BINARY}}})
-    async def images(run: str) -> Response:
-        """The images of a finished comparison, `run.json`, and the pictures that were sent."""
-        if run not in kept:
-            raise ApiError(404, "run", "there is no such run: only the latest finished ones are kept; draw it again")
-        headers = {"Content-Disposition": f'attachment; filename="recap-{run}.zip"'}
-        return Response(kept[run], media_type=FORMS["zip"], headers=headers)
 
     return router
 
@@ -187,9 +149,6 @@ def _cost(worker: Worker, request: schema.Plan) -> schema.Cost:
         schedule=asked.evaluations,
         groups=[list(group.sizes) for group in schedule],
         flops=cost.cost.total,
-        flops_full=cost.cost.full,
-        flops_local=cost.cost.local,
-        flops_head=cost.cost.head,
         flops_plain=cost.plain_cost.total,
         cache_bytes=cost.cache_bytes,
         speedup=cost.speedup,
@@ -198,42 +157,33 @@ def _cost(worker: Worker, request: schema.Plan) -> schema.Cost:
 
 async def _drawn(worker: Worker, asked: schema.Sample | schema.Edit, request: Request) -> Response:
     """The images of a request, in the form that it asks for."""
-    num, accepted = asked.count(asked.first), request.headers.get("accept", "")
+    num = asked.count(asked.first)
     worker.admit(num)
-    form: str = asked.format or next((form for form, kind in FORMS.items() if kind in accepted), "json")
-    if form == "png" and num > 1:
+    if asked.format == "png" and num > 1:
         message = f'{num} images were asked for as one PNG; ask for "json" or "zip", or for one image'
         raise ApiError(422, "format", message)
     works = await worker.in_side_thread(read, worker.models, worker.limits, asked)
-    images = await worker.images(PendingImages(works), _gone(request))
-    body = await worker.in_side_thread(_packed, form, works, images)
-    return Response(body, media_type=FORMS[form])
+    images = await worker.images(PendingRequest(works), _gone(request))
+    body = await worker.in_side_thread(_packed, asked.format, works, images)
+    return Response(body, media_type=FORMS[asked.format])
 
 
 def _packed(form: str, asked: Asked, images: Sequence[Image.Image]) -> bytes:
     """The body of an answer; the PNGs are the bytes that the command line writes."""
-    files = {work: png(image) for work, image in zip(asked.works, images, strict=True)}
+    files = {work: encoded(image) for work, image in zip(asked.works, images, strict=True)}
     if form == "png":
         return files[asked.works[0]]
     if form == "zip":
         return archive({f"{work.index:06d}.png": file for work, file in files.items()})
     pictures = [
-        schema.Picture(index=work.index, label=work.label, name=asked.name_of(work), png=_text(file))
+        schema.Picture(index=work.index, label=work.label, name=asked.name_of(work), png=as_text(file))
         for work, file in files.items()
     ]
     drawn = schema.Drawn(model=asked.model, seed=asked.request.seed, schedule=asked.evaluations, images=pictures)
     return drawn.model_dump_json().encode()
 
 
-def _gone(request: Request) -> Callable[[], Awaitable[None]]:
-    """Waits for the client to leave."""
-
-    async def left() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    return left
-
-
-def _text(value: bytes) -> str:
-    return base64.b64encode(value).decode()
+async def _gone(request: Request) -> None:
+    """Wait for the client to leave."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,124 +13,99 @@ import numpy as np
 from PIL import Image
 
 from recap.bench.clock import synchronized_time
-from recap.core.schedule import Schedule
 from recap.pipelines import Pipeline
 from recap.runs.draw import begin, finish, images_together
+from recap.runs.record import versions
 from recap.runs.works import Failed, Work
 from recap.server import record
 from recap.server.guard import ApiError
-from recap.server.requests import Asked, Pending
+from recap.server.requests import Asked, PendingRequest
 from recap.view.frames import Frame, frame_of
 from recap.view.pace import DisplayBudget
 
 Event = dict[str, Any]  # pictures in it are bytes
 SHARE = 1 / 3  # of all time that pictures of what is under way may take: half as much as the run itself
 QUALITY = 80  # of these pictures, which are WebP
+LAST = ("done", "error")
 BACKLOG = 64  # events that a visitor may be behind before it is sent no more of them
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One way of drawing the images of a comparison: its name, and the images."""
-
-    name: str  # "plain" or "reused"
-    works: Sequence[Work]
-
-    @property
-    def schedule(self) -> Schedule:
-        return self.works[0].schedule
-
-    def about(self) -> dict[str, Any]:
-        """Its sub-steps, with the evaluation that each draws from."""
-        kinds = [kind for group in self.schedule for kind in ("full", *["local"] * group.local)]
-        return {"evaluations": str(self.schedule), "kinds": kinds, "tokens": list(self.schedule.sizes)}
-
-
-class Comparison(Pending):
+class Comparison(PendingRequest):
     """The images of one request in one or two variants, and the events that its visitor has not been sent yet."""
 
     def __init__(self, asked: Asked, *, both: bool = True, drift: bool = False) -> None:
         """`both` draws without reuse too; `drift` holds every local evaluation against an exact one."""
         super().__init__(asked)
-        reuse = asked.works[0].schedule.local > 0
-        self.variants = [Variant("reused" if reuse else "plain", asked.works)]
-        if reuse and both:
-            self.variants.insert(0, Variant("plain", asked.plain()))
-        self.id, self.drift = secrets.token_urlsafe(9), drift
-        self._position = 0
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self.both = both and asked.works[0].schedule.local > 0
+        self.drift = drift
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
 
     def watched(self) -> bool:
         """Whether the visitor reads about as fast as the run goes."""
         return self._events.qsize() <= BACKLOG
 
-    def put(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
         """Send an event; the last one ends it all."""
         if not self.done.done():
             self._events.put_nowait(event)
-            if event["event"] == "done":
+            if event["event"] in LAST:
                 self.done.set_result(None)
-                self._events.put_nowait(None)
+            if event["event"] == "done":
+                self.finished = dict.fromkeys(self.asked.works)
 
     def moved(self, position: int) -> None:
-        if self._position != position:
-            self._position = position
-            self.put({"event": "queued", "position": position})
+        self.tell({"event": "queued", "position": position})
 
     def fail(self, refused: ApiError) -> None:
-        self.put({"event": "error", "code": refused.code, "message": refused.detail})
-        if not self.done.done():
-            self._events.put_nowait(None)
-        super().fail(refused)
+        self.tell({"event": "error", "code": refused.code, "message": refused.detail})
 
-    async def events(self) -> AsyncIterator[Event]:
-        """What there is to tell, until the run is over."""
-        while (event := await self._events.get()) is not None:
-            yield event
-
-    def started(self) -> Event:
-        """What is known before the first sub-step."""
-        asked = self.asked
-        return {
-            "event": "started",
-            "run": self.id,
-            "model": asked.model,
-            "images": len(asked.works),
-            "labels": [
-                None if work.label is None else {"label": work.label, "name": asked.name_of(work)}
-                for work in asked.works
-            ],
-            "seed": asked.request.seed,
-            "image_size": asked.pipe.side,
-            "schedule": asked.evaluations.model_dump(),
-            "variants": [{"variant": variant.name, **variant.about()} for variant in self.variants],
-        }
+    async def lines(self) -> AsyncIterator[bytes]:
+        """All events as JSON in ASCII, one a line, their pictures as base64 text."""
+        event: Event = {"event": None}
+        while event["event"] not in LAST:
+            event = await self._events.get()
+            yield json.dumps(event, default=record.as_text, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
-def compare(request: Comparison, clock: Callable[[], float] | None = None) -> Iterator[Event]:
+def compare(request: Comparison) -> Iterator[Event]:
     """Draw all variants and tell of every sub-step; the last event has the images and their record as an archive."""
-    clock = clock or partial(synchronized_time, request.asked.pipe.device)
-    budget = DisplayBudget(share=SHARE, clock=clock)
-    options: dict[str, Any] = {"watched": request.watched, "drift": request.drift}
-    runs = [VariantRun(variant, request.asked.pipe, budget, **options) for variant in request.variants]
-    yield request.started()
+    asked = request.asked
+    budget = DisplayBudget(share=SHARE, clock=partial(synchronized_time, asked.pipe.device))
+    variants = {"reused" if asked.works[0].schedule.local else "plain": asked.works}
+    if request.both:
+        variants = {"plain": asked.plain(), **variants}
+    runs = [
+        VariantRun(name, works, asked.pipe, budget, watched=request.watched, drift=request.drift)
+        for name, works in variants.items()
+    ]
+    started = {
+        "model": asked.model,
+        "images": len(asked.works),
+        "labels": [
+            None if work.label is None else {"label": work.label, "name": asked.name_of(work)} for work in asked.works
+        ],
+        "seed": asked.request.seed,
+        "schedule": asked.evaluations.model_dump(),
+        "variants": [{"variant": run.name, **run.about()} for run in runs],
+    }
+    yield {"event": "started", **started}
     yield from fair(runs)
-    seconds = {run.variant.name: run.seconds for run in runs}
+    seconds = {run.name: run.seconds for run in runs}
     done = {
-        "run": request.id,
         "seconds": seconds,
         "speedup": seconds["plain"] / seconds["reused"] if len(runs) > 1 else None,
         "difference": difference(*(run.pictures for run in runs)) if len(runs) > 1 else None,
+        "commands": {run.name: record.command(asked, run.name) for run in runs},
     }
-    about = done | record.about(request.asked, {run.variant.name: run.variant.about() for run in runs})
-    files = {"run.json": json.dumps(about, indent=2).encode() + b"\n", **request.asked.files}
+    text = json.dumps(started | done | {"device": str(asked.pipe.device), "versions": versions()}, indent=2)
+    files = {"run.json": text.encode() + b"\n", **asked.files}
     for run in runs:
-        files |= {f"{run.variant.name}/{place:06d}.png": record.png(each) for place, each in enumerate(run.pictures)}
-    yield {"event": "done", **done, "record": about, "archive": record.archive(files)}
+        files |= {f"{run.name}/{place:06d}.png": record.encoded(each) for place, each in enumerate(run.pictures)}
+    yield {"event": "done", **done, "archive": record.archive(files)}
 
 
 class VariantRun:
-    """A variant under way: its events sub-step by sub-step, and a clock of its own.
+    """One way of drawing the images, "plain" or "reused": its events sub-step by sub-step, and a clock of its own.
 
     The clock counts evaluations, draws and the final decoding, but neither pictures of what is under way, nor what
     drift takes, nor the other variant.
@@ -141,7 +113,8 @@ class VariantRun:
 
     def __init__(
         self,
-        variant: Variant,
+        name: str,
+        works: Sequence[Work],
         pipe: Pipeline,
         budget: DisplayBudget,
         *,
@@ -149,21 +122,23 @@ class VariantRun:
         drift: bool = False,
     ) -> None:
         """`budget` is the time for pictures while they are `watched`, and has the clock."""
-        self.variant, self.pipe, self.budget, self.watched = variant, pipe, budget, watched
-        self.drift = drift and variant.schedule.local > 0
+        self.name, self.works, self.pipe, self.budget, self.watched = name, works, pipe, budget, watched
+        self.schedule = works[0].schedule
+        self.drift = drift and self.schedule.local > 0
         self.seconds = 0.0
         self.pictures: list[Image.Image] = []
-        self.steps = self._steps()
+        size = images_together(pipe)  # of all other runs on this device
+        parts = ((works[first : first + size], first) for first in range(0, len(works), size))
+        self.steps = (events for lot, first in parts for events in self._batch(lot, first, size))
 
-    def _steps(self) -> Iterator[list[Event]]:
-        """The events of every sub-step; images are drawn in the batches of all other runs on this device."""
-        size, works = images_together(self.pipe), self.variant.works
-        for first in range(0, len(works), size):
-            yield from self._batch(works[first : first + size], first, size)
+    def about(self) -> dict[str, Any]:
+        """Its sub-steps, with the evaluation that each draws from."""
+        kinds = [kind for group in self.schedule for kind in ("full", *["local"] * group.local)]
+        return {"evaluations": str(self.schedule), "kinds": kinds, "tokens": list(self.schedule.sizes)}
 
     def _batch(self, works: Sequence[Work], first: int, size: int) -> Iterator[list[Event]]:
         """Images that are drawn together, the one at place `first` and those after it."""
-        schedule, pipe, log = self.variant.schedule, self.pipe, None
+        schedule, pipe, log = self.schedule, self.pipe, None
         if self.drift:
             from recap.evaluation.error import measured  # brings much that nothing else here needs
 
@@ -181,7 +156,7 @@ class VariantRun:
             yield [
                 {
                     "event": "frame",
-                    "variant": self.variant.name,
+                    "variant": self.name,
                     "image": first + row,
                     "step": step,
                     "steps": frame.steps,
@@ -204,8 +179,10 @@ class VariantRun:
             if isinstance(result, Failed):
                 raise ApiError(422, "non_finite", str(result))
         self.pictures += pictures
-        about = {"event": "image", "variant": self.variant.name, "seconds": self.seconds}
-        yield [about | {"image": place, "picture": record.png(each)} for place, each in enumerate(pictures, first)]
+        about = {"event": "image", "variant": self.name, "seconds": self.seconds}
+        yield [
+            about | {"image": place, "picture": record.encoded(each)} for place, each in enumerate(pictures, first)
+        ]
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -218,7 +195,7 @@ class VariantRun:
         if frame.last or not (frame.finite.all() and self.watched() and self.budget.due()):
             return [None] * len(frame.tokens)
         with self.budget.showing():
-            return [webp(picture) for picture in frame.images]
+            return [record.encoded(each, "WEBP", quality=QUALITY, method=0) for each in frame.images]
 
 
 def fair(runs: Sequence[VariantRun]) -> Iterator[Event]:
@@ -237,9 +214,3 @@ def difference(plain: Sequence[Image.Image], reused: Sequence[Image.Image]) -> l
     """Mean absolute difference of the pixels of two variants, image by image."""
     pairs = zip(plain, reused, strict=True)
     return [float(np.abs(np.asarray(one, np.float64) - np.asarray(other)).mean()) for one, other in pairs]
-
-
-def webp(picture: Image.Image) -> bytes:
-    """A small file of a picture, made quickly."""
-    picture.save(file := io.BytesIO(), "WEBP", quality=QUALITY, method=0)
-    return file.getvalue()

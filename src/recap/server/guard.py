@@ -8,18 +8,17 @@ import ipaddress
 import json
 import time
 from collections.abc import Callable, Collection
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from recap.server.limits import Limits
 
-OPEN = ("/healthz", "/readyz")  # for those who watch over processes and have no token
+OPEN = "/healthz"  # for those who watch over processes and have no token
 CROWD = 4  # times as many requests as images may wait and be drawn: so many may be read at once
 SHOWN = 3  # mistakes of a request that are named at a time
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -103,7 +102,7 @@ class Guard:
                     "host",
                     f"this server is not called {name[:200]!r}; use its address, or start it with --allow-host",
                 )
-        elif path not in OPEN:
+        elif path != OPEN:
             kind, _, given = headers.get("authorization", "").partition(" ")
             same = hmac.compare_digest(given.strip().encode("latin-1"), self.token.encode())
             if kind.lower() != "bearer" or not same:
@@ -162,46 +161,35 @@ def _is_address(name: str) -> bool:
     return True
 
 
-class Escaped(JSONResponse):
-    """JSON in ASCII, so that nothing that came can break the answer."""
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content, allow_nan=False).encode()
-
-
-def answer(refused: ApiError) -> JSONResponse:
-    """A refusal as JSON."""
-    content = {"error": {"code": refused.code, "message": refused.detail}}
-    return Escaped(content, refused.status_code, refused.headers)
+def answer(refused: ApiError) -> Response:
+    """A refusal as JSON, in ASCII so that nothing that came can break it."""
+    content = json.dumps({"error": {"code": refused.code, "message": refused.detail}})
+    return Response(content, refused.status_code, refused.headers, "application/json")
 
 
 def handle_errors(app: FastAPI) -> None:
     """Let an application say everything that goes wrong in the same form."""
 
     @app.exception_handler(HTTPException)
-    async def refused(_: Request, error: HTTPException) -> JSONResponse:
+    async def refused(_: Request, error: HTTPException) -> Response:
         if isinstance(error, ApiError):
             return answer(error)
         code, message = USUAL.get(error.status_code, ("refused", str(error.detail)))
         return answer(ApiError(error.status_code, code, message, dict(error.headers or {})))
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
         """What is wrong with the form of a request: where, what came, what was expected."""
         mistakes = error.errors()
         if mistakes[0]["type"] == "json_invalid":
             reason = mistakes[0]["ctx"]["error"]
             return answer(ApiError(400, "json", f"the body is no JSON ({reason}); send an object"))
         said = [
-            f"{'.'.join(map(_ascii, mistake['loc']))} is {ascii(mistake.get('input'))[:80]}: {mistake['msg']}"
+            f"{'.'.join(map(str, mistake['loc'])):.200} is {mistake.get('input')!r:.80}: {mistake['msg']}"
             for mistake in mistakes[:SHOWN]
         ]
         return answer(ApiError(422, "form", f"{'; '.join(said)}; /openapi.json describes every field"))
 
     @app.exception_handler(Exception)
-    async def broken(_: Request, error: Exception) -> JSONResponse:
+    async def broken(_: Request, error: Exception) -> Response:
         return answer(ApiError(500, "failed", "the server failed on this request; its log says why, try again later"))
-
-
-def _ascii(part: object) -> str:
-    return ascii(part).strip("'")[:80]

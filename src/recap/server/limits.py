@@ -24,7 +24,6 @@ class Limits:
     max_steps: int = limit(256, "evaluations of one image, full and local")
     max_pixels: int = limit(2**24, "pixels of a picture that is sent")
     max_body: int = limit(2**23, "bytes of one request")
-    max_kept: int = limit(2**26, "bytes of the page's finished runs that are kept for downloads")
 
     def __post_init__(self) -> None:
         for each in fields(self):

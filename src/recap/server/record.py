@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import shlex
 import zipfile
@@ -10,18 +11,21 @@ from typing import Any
 
 from PIL import Image
 
-from recap.core.noise import image_seed
-from recap.runs.record import versions
 from recap.server import schema
 from recap.server.requests import Asked
 
 EPOCH = (1980, 1, 1, 0, 0, 0)  # equal images make equal archives
 
 
-def png(image: Image.Image) -> bytes:
-    """The bytes that the command line writes."""
-    image.save(file := io.BytesIO(), "PNG")
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """A picture as a file; a PNG has the bytes that the command line writes."""
+    image.save(file := io.BytesIO(), kind, **options)
     return file.getvalue()
+
+
+def as_text(file: bytes) -> str:
+    """A file as it goes into JSON."""
+    return base64.b64encode(file).decode()
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
@@ -32,29 +36,10 @@ def archive(files: Mapping[str, bytes]) -> bytes:
     return whole.getvalue()
 
 
-def about(asked: Asked, variants: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The content of `run.json`: how the images of the variants were drawn."""
-    names = [asked.name_of(work) for work in asked.works]
-    model = schema.Model.of(asked.model, asked.pipe)
-    return {
-        "commands": {name: shlex.join(command(asked, model, name)) for name in variants},
-        "model": asked.model,
-        "labels": None if asked.works[0].label is None else [work.label for work in asked.works],
-        "class_names": names if all(names) else None,
-        "seed": asked.request.seed,
-        "seeds": [image_seed(asked.request.seed, work.index) for work in asked.works],
-        "schedule": asked.evaluations.model_dump(),
-        "variants": variants,
-        "device": model.device,
-        "dtype": model.dtype,
-        "engine": model.engine,
-        "versions": versions(),
-    }
-
-
-def command(asked: Asked, model: schema.Model, variant: str) -> list[str]:
+def command(asked: Asked, variant: str) -> str:
     """The command line that draws the images of a variant, file by file."""
     request, words = asked.request, ["recap", "edit" if asked.files else "sample", "--model", asked.model]
+    model = schema.Model.of(asked.model, asked.pipe)
     if isinstance(request, schema.Redraw) and asked.files:
         image, *mask = asked.files
         words += ["--image", image]
@@ -72,4 +57,4 @@ def command(asked: Asked, model: schema.Model, variant: str) -> list[str]:
         ("--engine", model.engine, "eager"),
     ):
         words += [] if value == usual else [option, value]
-    return [*words, "--out", variant]
+    return shlex.join([*words, "--out", variant])

@@ -7,12 +7,11 @@ import base64
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any
 
 from PIL import Image, ImageOps
 
-from recap.core.options import GROUPING, SamplingOptions
+from recap.core.options import SamplingOptions
 from recap.pipelines import Pipeline
 from recap.pipelines.editing import starts_of
 from recap.pipelines.labels import planned_labels
@@ -34,13 +33,12 @@ class Asked:
     pipe: Pipeline
     works: list[Work]
     options: SamplingOptions
-    shrunk_from: str | None = None  # the model's own evaluations, where fewer are made because tokens are known
     files: Mapping[str, bytes] = field(default_factory=dict)  # that came with it, as the command line names them
 
     @property
     def evaluations(self) -> schema.Evaluations:
         """What the answer says of the schedule."""
-        return schema.Evaluations.of(self.options, self.works[0].schedule, self.shrunk_from)
+        return schema.Evaluations.of(self.options, self.works[0].schedule)
 
     def name_of(self, work: Work) -> str | None:
         """The name of an image's class, where it has one."""
@@ -54,35 +52,35 @@ class Asked:
         return [replace(work, schedule=schedule) for work in self.works]
 
 
-class Pending:
-    """A request in the queue; `done` becomes what came of it, or the refusal that came instead."""
+class PendingRequest:
+    """A request in the queue; `done` becomes its images, or the refusal that came instead."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         self.waiting = list(asked.works)  # not begun yet
+        self.finished: dict[Work, Any] = {}
         self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def moved(self, position: int) -> None:
-        """Its place in the queue is another one now, 1 being next."""
+    def put(self, work: Work, image: Image.Image) -> None:
+        """One of the images, as it is finished."""
+        self.finished[work] = image
+        if not self.done.done() and len(self.finished) == len(self.asked.works):
+            self.done.set_result([self.finished[work] for work in self.asked.works])
 
     def fail(self, refused: ApiError) -> None:
         if not self.done.done():
             self.done.set_exception(refused)
 
-
-def named(models: Mapping[str, Pipeline], name: str | None) -> tuple[str, Pipeline]:
-    """The model that a request names, or the default."""
-    name = next(iter(models)) if name is None else name
-    if name not in models:
-        near = get_close_matches(name.lower(), models, n=1, cutoff=0.0)[0]
-        known = ", ".join(models)
-        raise ApiError(422, "model", f"no model is called {name!r}; did you mean {near!r}? There are {known}")
-    return name, models[name]
+    def moved(self, position: int) -> None:
+        """Its place in the queue is another one now, 1 being next."""
 
 
 def read(models: Mapping[str, Pipeline], limits: Limits, request: schema.Plan) -> Asked:
     """The works that a request means, or a refusal; too large a request is refused before anything is made."""
-    name, pipe = named(models, request.model)
+    name = next(iter(models)) if request.model is None else request.model
+    if name not in models:
+        raise ApiError(422, "model", f"no model is called {name!r}; there are {', '.join(models)}")
+    pipe = models[name]
     draw = request if isinstance(request, schema.Draw) else schema.Draw(num=1)
     first = request.first if isinstance(request, schema.Answer) else 0
     given, labels, count = request.options(), draw.label_list, draw.count(first)
@@ -106,14 +104,7 @@ def read(models: Mapping[str, Pipeline], limits: Limits, request: schema.Plan) -
         first=first,
         starts=None if start is None else [start],
     )
-    own, made = evaluations(pipe.options), evaluations(options)
-    shrunk = known and given.full is None and made != own
-    return Asked(draw, name, pipe, works, options, own if shrunk else None, files)
-
-
-def evaluations(options: SamplingOptions) -> str:
-    """The numbers of evaluations alone, as in "48+16:warmup=32"."""
-    return SamplingOptions(**{name: getattr(options, name) for name in GROUPING}).text
+    return Asked(draw, name, pipe, works, options, files)
 
 
 def _start(pipe: Pipeline, asked: schema.Redraw, limits: Limits) -> tuple[Start, dict[str, bytes]]:
@@ -130,11 +121,6 @@ def _start(pipe: Pipeline, asked: schema.Redraw, limits: Limits) -> tuple[Start,
         )
     if asked.fit:
         image, white = fit(image, side), None if white is None else fit(white, side, mask=True)
-    if image.size != (side, side):
-        raise ValueError(
-            f"the image is {image.width} x {image.height} pixels but this model draws {side} x {side}; "
-            f'crop and scale it first, or say "fit": true'
-        )
     white = box_mask(side, *asked.redraw or ()) if white is None else white.convert("L")
     return starts_of(pipe, image, white, asked.paste)[0], files
 
@@ -148,16 +134,14 @@ def picture(data: str, name: str, most: int, files: dict[str, bytes]) -> Image.I
     try:
         with Image.open(io.BytesIO(file), formats=FORMATS) as opened:
             width, height = opened.size
-            if width * height > most:
-                raise _unusable(name, f"has {width} x {height} pixels, more than the {most} allowed here")
-            files[f"{name}.{str(opened.format).lower()}"] = file
-            return ImageOps.exif_transpose(opened)
-    except ApiError:
-        raise
+            if width * height <= most:
+                files[f"{name}.{str(opened.format).lower()}"] = file
+                return ImageOps.exif_transpose(opened)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _unusable(name, f"has more than the {most} pixels allowed here") from error
     except Exception as error:  # decoders fail on damaged files in any way
         raise _unusable(name, f"({len(file)} bytes) is damaged or no picture") from error
+    raise _unusable(name, f"has {width} x {height} pixels, more than the {most} allowed here")
 
 
 def _unusable(name: str, what: str) -> ApiError:

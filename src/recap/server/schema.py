@@ -14,7 +14,6 @@ from recap.pipelines import Pipeline
 
 MAX_COUNT = 4096  # of anything; the server's own limits are lower
 OPTIONS = [field.name for field in fields(SamplingOptions)]
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
 
 Word = Annotated[str, Field(min_length=1, max_length=200)]
 Label = Annotated[int, Field(ge=0, le=MAX_COUNT**2)] | Annotated[str, Field(min_length=1, max_length=100)]
@@ -49,8 +48,6 @@ class Plan(Request):
     )
     solver: Word | None = Field(default=None, description="How a diffusion head takes its steps.")
     order: Word | None = Field(default=None, description="In which order positions are decoded.")
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"full": 6, "local": 4, "guidance": 2.0}]})
 
     def options(self) -> SamplingOptions:
         """The sampling options that are given, as text or alone."""
@@ -98,25 +95,19 @@ class Answer(Request):
     """Which part of a run is wanted, and how the images are to be given."""
 
     first: Annotated[int, Field(ge=0, lt=2**31)] = Field(default=0, description="Index of the first image.")
-    format: Literal["json", "png", "zip"] | None = Field(
-        default=None, description="Form of the answer; left out, the header Accept decides."
+    format: Literal["json", "png", "zip"] = Field(
+        default="json", description="JSON with base64 PNGs, one PNG, or a zip of PNGs."
     )
 
 
 class Sample(Answer, Draw):
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"labels": [0, 3], "seed": 7, "schedule": "6+4:guidance=2"}]}
-    )
+    """Images to draw: `first` to `first + num` of the run with this seed, as `recap sample` would draw them."""
 
 
 class Edit(Answer, Redraw):
-    image: str = Field(description="A PNG, JPEG or WebP file as base64 text.")
+    """A picture of which a part is drawn anew: versions `first` to `first + num`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"image": PIXEL, "redraw": [0, 0, 2, 2], "labels": 1, "fit": True, "full": 1, "seed": 7}]
-        }
-    )
+    image: str = Field(description="A PNG, JPEG or WebP file as base64 text.")
 
 
 class Compare(Redraw):
@@ -124,8 +115,6 @@ class Compare(Redraw):
 
     compare: bool = Field(default=True, description="Decode plainly too, with as many sub-steps.")
     drift: bool = Field(default=False, description="Hold every local evaluation against an exact one.")
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"labels": [0], "seed": 7, "full": 2, "local": 1}]})
 
 
 class Evaluations(BaseModel):
@@ -138,15 +127,11 @@ class Evaluations(BaseModel):
     chain: int = Field(description="Local evaluations that a group has at most.")
     guided: bool
     tokens: int = Field(description="Tokens that are drawn; the others of an image were known.")
-    shrunk_from: str | None = Field(
-        default=None, description="The model's own evaluations, where fewer are made because tokens are known."
-    )
 
     @classmethod
-    def of(cls, options: SamplingOptions, schedule: Schedule, shrunk_from: str | None = None) -> Self:
+    def of(cls, options: SamplingOptions, schedule: Schedule) -> Self:
         numbers = {name: getattr(schedule, name) for name in ("full", "local", "warmup", "guided", "tokens")}
-        chain = max(1, *(group.local for group in schedule))
-        return cls(options=options.text, chain=chain, shrunk_from=shrunk_from, **numbers)
+        return cls(options=options.text, chain=max(1, *(group.local for group in schedule)), **numbers)
 
 
 class Picture(BaseModel):
@@ -215,18 +200,9 @@ class Cost(BaseModel):
     schedule: Evaluations
     groups: list[list[int]] = Field(description="The tokens of every sub-step, group by group.")
     flops: float
-    flops_full: float
-    flops_local: float
-    flops_head: float
     flops_plain: float
     cache_bytes: int
     speedup: float
-
-
-class State(BaseModel):
-    """How the server is."""
-
-    status: Literal["ok", "ready", "closing", "broken"]
 
 
 class Problem(BaseModel):

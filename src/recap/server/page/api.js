@@ -47,7 +47,6 @@ const sent = (body, signal) => ({
 
 export const get = async (path, signal) => (await ask(path, { signal })).json();
 export const post = async (path, body, signal) => (await ask(path, sent(body, signal))).json();
-export const file = async (path, signal) => (await ask(path, { signal })).blob();
 
 /** The events of a run as they come; ends with "done", else throws. Aborting the signal cancels the run. */
 export async function* events(path, body, signal) {

@@ -29,6 +29,7 @@ export class Run {
     this.controls.problem(null);
     try {
       const body = await this.request();
+      this.own = "full" in body ? null : this.controls.model.schedule;
       for await (const event of events("/api/compare", body, going.signal)) await this.take(event);
     } catch (error) {
       if (stopped(error)) this.controls.status("Cancelled.");
@@ -54,8 +55,9 @@ export class Run {
       const before = ahead ? `${plural(ahead, "other")} before yours` : "yours is next";
       this.controls.status(`Position ${event.position} in the queue: ${before}`);
     } else if (event.event === "started") {
-      const { full, local, tokens, shrunk_from: own } = event.schedule;
-      const fewer = own ? `: ${full}+${local} evaluations for ${plural(tokens, "token")}, in proportion to ${own} for all` : "";
+      const { full, local, tokens } = event.schedule;
+      const own = this.own && `${this.own.full}+${this.own.local}`;
+      const fewer = own && own !== `${full}+${local}` ? `: ${full}+${local} evaluations for ${plural(tokens, "token")}, in proportion to ${own} for all` : "";
       this.controls.status((event.variants.length > 1 ? "Both runs are under way" : "The run is under way") + fewer);
       this.stage.begin(event);
     } else if (event.event === "frame") {

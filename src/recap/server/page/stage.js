@@ -69,11 +69,11 @@ export class Stage {
 
   begin(event) {
     this.used = true;
-    this.run = event;
     this.measured = false;
     this.part("replay").hidden = this.part("after").hidden = true;
     const { side, grid } = this.models.find(({ name }) => name === event.model);
-    this.set(event.variants, { ...event, side, grid });
+    this.run = { ...event, side, grid };
+    this.set(event.variants, this.run);
     this.part("panes").classList.add("live");
     if (innerWidth < 900) this.root.scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "start" });
   }
@@ -107,9 +107,8 @@ export class Stage {
     this.part("compare").hidden = !both;
     this.part("drift").hidden = !this.measured;
     if (this.measured) this.drift(reused ?? plain);
-    const side = this.run.image_size;
     this.keep.set(event, this.editing);
-    if (both) await this.compare.set(plain.finals, reused.finals, event.difference, side);
+    if (both) await this.compare.set(plain.finals, reused.finals, event.difference, this.run.side);
   }
 
   drift(pane) {
