@@ -6,7 +6,7 @@ A value is a hash of its tensor's name and its flat index: the same on every mac
 import math
 import zlib
 from collections.abc import Sequence
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +16,6 @@ from torch import Tensor, nn
 M = TypeVar("M", bound=nn.Module)
 UNIT = 2 * math.sqrt(3)  # scales `uniform` to a standard deviation of one
 CHUNK = 1 << 22
-
-
-class Summary(TypedDict):
-    """What a golden row says about a tensor."""
-
-    n: int
-    mean: float
-    std: float
-    picks: list[float]
 
 
 def uniform(name: str, n: int) -> npt.NDArray[np.float64]:
@@ -59,18 +50,6 @@ def fill_(module: M, prefix: str = "") -> M:
     return module
 
 
-def summary(tensor: Tensor) -> Summary:
-    """Return size, mean, population standard deviation and the values at 0, n // 3, n // 2 and n - 1."""
-    flat = tensor.detach().double().cpu().flatten()
-    n = flat.numel()
-    return Summary(
-        n=n,
-        mean=flat.mean().item(),
-        std=flat.std(correction=0).item(),
-        picks=flat[[0, n // 3, n // 2, n - 1]].tolist(),
-    )
-
-
 def check_row(
     tensor: Tensor,
     n: int,
@@ -81,10 +60,11 @@ def check_row(
     atol: float = 1e-4,
 ) -> None:
     """Assert that `tensor` agrees with a golden row."""
-    got = summary(tensor)
-    assert got["n"] == n, f"{got['n']} values of shape {tuple(tensor.shape)}, expected {n}"
+    flat = tensor.detach().double().cpu().flatten()
+    assert flat.numel() == n, f"{flat.numel()} values of shape {tuple(tensor.shape)}, expected {n}"
+    got = flat.mean().item(), flat.std(correction=0).item(), *flat[[0, n // 3, n // 2, n - 1]].tolist()
     names = ("mean", "std", "[0]", "[n//3]", "[n//2]", "[n-1]")
-    pairs = zip(names, (got["mean"], got["std"], *got["picks"]), (mean, std, *picks), strict=True)
+    pairs = zip(names, got, (mean, std, *picks), strict=True)
     wrong = [
         f"{name}: {value:+.7e}, expected {expected:+.7e}, off by {abs(value - expected):.1e}"
         for name, value, expected in pairs

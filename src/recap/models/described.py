@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from recap.core.attention import Ops, Projected, evaluate_post_norm_stack, evaluate_stack
+from recap.core.attention import Ops, evaluate_post_norm_stack, evaluate_stack
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
@@ -153,15 +153,7 @@ class DescribedAdapter(Adapter):
     def _view(self, block: Any, index: int) -> BlockView:
         d, place = self.description, f"{self.description.blocks}.{index}"
         heads = d.heads if isinstance(d.heads, int) else self._find(f"{place}.{d.heads}")
-        if d.qkv is not None:
-            project = self._find(f"{place}.{d.qkv}")
-        else:
-            three = tuple(self._find(f"{place}.{path}") for path in (d.q, d.k, d.v))
-
-            def project(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-                q, k, v = (layer(x) for layer in three)
-                return q, k, v
-
+        project = self._each(place, (d.qkv,) if d.qkv is not None else (str(d.q), str(d.k), str(d.v)))
         q_norm, k_norm = (None if path is None else self._find(f"{place}.{path}") for path in (d.q_norm, d.k_norm))
         attn = AttentionView(heads, project, self._each(place, d.out), q_norm, k_norm)
         norm1, norm2 = self._find(f"{place}.{d.norm1}"), self._find(f"{place}.{d.norm2}")
@@ -211,7 +203,7 @@ class AttentionView:
     """An attention module by its parts, with what other modules do beside the matrix products."""
 
     num_heads: int
-    project: Callable[[Tensor], Projected]
+    project: tuple[Call, ...]  # queries, keys and values side by side, or each
     out: tuple[Call, ...]
     q_norm: Call | None = None  # over the width of a head
     k_norm: Call | None = None
@@ -219,8 +211,8 @@ class AttentionView:
     rotate: Call | None = None  # rotary positions of the rows that are being evaluated
 
     def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        made = self.project(x)
-        q, k, v = made.chunk(3, dim=-1) if isinstance(made, Tensor) else made  # (B, M, D) each
+        made = [layer(x) for layer in self.project]
+        q, k, v = made if len(made) == 3 else made[0].chunk(3, dim=-1)  # (B, M, D) each
         for change in (self.q_norm, self.rotate):
             q = q if change is None else self._by_head(change, q)
         for change in (self.k_norm, self.rotate):
@@ -280,7 +272,7 @@ def view_block(block: Any, width: int, purpose: str) -> Any:
     if q_norm is k_norm is norm is first is second is None and gain == 1.0:
         return block
     out = tuple(part for part in (norm, attn.proj, first) if part is not None)
-    view = AttentionView(attn.num_heads, attn.qkv, out, q_norm, k_norm, gain)
+    view = AttentionView(attn.num_heads, (attn.qkv,), out, q_norm, k_norm, gain)
     return BlockView(block.norm1, view, block.norm2, (block.mlp,) if second is None else (block.mlp, second))
 
 

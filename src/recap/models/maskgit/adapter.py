@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from recap.core.attention import advance, evaluate_stack
-from recap.core.cache import CacheLayout, ContextCache, Rows
+from recap.core.cache import ContextCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
-from recap.core.schedule import Schedule
 from recap.models.adapter import Adapter, shifted
 from recap.models.described import view_blocks
 from recap.models.layers import embed, logits_of
@@ -30,15 +29,14 @@ class MaskGITAdapter(Adapter):
         self.net = net
         self.config = net.config if isinstance(net, MaskGIT) else sizes_of(net)
         width = self.config.width
-        self.in_blocks = view_blocks(self.net.in_blocks, "in_blocks", width, "MaskGIT")
-        (self.mid_block,) = view_blocks([self.net.mid_block], "mid_block", width, "MaskGIT")
-        self.out_blocks = view_blocks(self.net.out_blocks, "out_blocks", width, "MaskGIT")
+        stacks = ("in_blocks", net.in_blocks), ("mid_block", [net.mid_block]), ("out_blocks", net.out_blocks)
+        self.blocks = [block for name, blocks in stacks for block in view_blocks(blocks, name, width, "MaskGIT")]
         self.merges = [block.skip_linear for block in self.net.out_blocks]
         self.head = CategoricalHead(net.logits if isinstance(net, MaskGIT) else logits_of(net, self.config.codes))
 
     def single_layer(self) -> Self:
         # its middle block
-        return self.replace(in_blocks=[], out_blocks=[])
+        return self.replace(blocks=[self.blocks[len(self.blocks) // 2]])
 
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
         self.check_mode()
@@ -53,10 +51,6 @@ class MaskGITAdapter(Adapter):
         if isinstance(self.net, MaskGIT):
             return self.net(ids, classes)
         return self.net(ids, context=classes.unsqueeze(1))
-
-    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
-        layers = len(self.in_blocks) + 1 + len(self.out_blocks)
-        return self.cut(self.config.cache_layout(schedule), blocks=layers)
 
     def _evaluate(
         self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
@@ -76,10 +70,10 @@ class MaskGITAdapter(Adapter):
         return labels  # (GB)
 
     def _stack(self, x: Tensor, cache: ContextCache | None, rows: Rows, only: slice) -> Tensor:
-        stack = list(self.layers([*self.in_blocks, self.mid_block, *self.out_blocks], cache, "blocks", len(x)))
+        stack = list(self.layers(self.blocks, cache, "blocks", len(x)))
         skips: list[Tensor] = []
         normed: Tensor | None = None
-        half = len(self.in_blocks)
+        half = len(stack) // 2
         for index, (block, layer) in enumerate(stack[:-1]):
             if index > half:
                 x = self.ops.merge(self.merges[index - half - 1], x, skips.pop())
