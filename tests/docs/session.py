@@ -24,7 +24,7 @@ from tests.docs import programs, smaller
 from tests.docs.blocks import COMMANDS, PYTHON, Block, blocks, check, commands
 from tests.models import standins
 
-HELD = {"wrap(mar)": "mar", "wrap(model)": "model"}  # what a block has that does not make it, by what it says
+HELD = ("mar", "model")  # objects of somebody else's class, which no page makes itself
 MEASURED = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # times and errors: other ones on every machine
 
 
@@ -35,12 +35,12 @@ class Session:
         """`home` has small networks in the place of the models inside; `real` leaves Python those that there are."""
         self.blocks, self.folder, self.home, self.real = blocks(page), folder, home, real
         self.space: dict[str, Any] = {"__name__": "__main__"}
-        self.given: dict[str, Any] = {}
         self.shell = programs.Shell(self.small)
         self.done = 0
         self.failure: Exception | None = None
         self.random = torch.get_rng_state()
         with self.small():
+            self.space |= {name: standins.random(standins.MaskedAutoregressor()) for name in HELD}
             prepare(folder)
 
     def run(self, block: Block) -> None:
@@ -75,21 +75,14 @@ class Session:
                     compare(command.place, command.printed, printed)
 
     def python(self, block: Block) -> None:
-        with self.small():
-            names = held(block.code)
-        for name, value in names.items():
-            if self.space.get(name) is self.given.get(name):  # nothing, or what was given before
-                self.space[name] = self.given[name] = value
         code = compile("\n" * (block.line - 1) + smaller.python(block.code), str(block.page), "exec")
         run: Callable[..., None] = exec
-        with smaller.smaller(None if self.real else self.home), captured() as out:
+        out = io.StringIO()
+        with smaller.smaller(None if self.real else self.home), redirect_stdout(out), redirect_stderr(io.StringIO()):
             try:
                 run(code, self.space)
             except NameError as error:
-                raise AssertionError(
-                    f"{block.place}: {error}; no block before it defines that, and it is not among what the reader "
-                    f"is said to hold (HELD in tests/docs/session.py)"
-                ) from error
+                raise AssertionError(f"{block.place}: {error}; no block before it defines that") from error
             except Exception as error:
                 raise AssertionError(f"{block.place}: {type(error).__name__}: {error}") from error
         if block.printed is not None:
@@ -114,23 +107,13 @@ class Session:
         return smaller.smaller(self.home)
 
 
-@contextmanager
-def captured() -> Iterator[io.StringIO]:
-    """What is printed, progress bars left out."""
-    out = io.StringIO()
-    with redirect_stdout(out), redirect_stderr(io.StringIO()):
-        yield out
-
-
 def compare(place: str, shown: str, printed: str) -> None:
     """Refuse a page that shows other lines than are printed; of numbers with a point it is enough to be there."""
-    ours, theirs = ([shape(line) for line in text.strip().splitlines()] for text in (shown, printed))
+    ours, theirs = (
+        [MEASURED.sub("#", line).split() for line in text.strip().splitlines()] for text in (shown, printed)
+    )
     if ours != theirs:
         raise AssertionError(f"{place} shows\n{shown}\nbut what is printed is\n{printed}")
-
-
-def shape(line: str) -> str:
-    return " ".join(MEASURED.sub("#", line).split())
 
 
 def prepare(folder: Path) -> None:
@@ -144,9 +127,3 @@ def prepare(folder: Path) -> None:
     torch.save({"model": net.state_dict(), "model_ema": net.state_dict()}, folder / "checkpoint-last.pth")
     torch.save({"state_dict": tokenizer.state_dict()}, folder / "kl16.ckpt")
     recap.Pipeline(net, tokenizer, options=":preset=mar-large").save_pretrained(folder / "mar-large")
-
-
-def held(code: str) -> dict[str, Any]:
-    """The names that a block may use without defining them: objects of somebody else's class."""
-    names = [name for words, name in HELD.items() if words in code]
-    return {name: standins.random(standins.MaskedAutoregressor()) for name in names}

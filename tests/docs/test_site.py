@@ -111,9 +111,3 @@ def test_every_option_of_every_command_is_there(site: Path) -> None:
                     assert f'id="cmdoption-recap-{name}-{flag.strip("-")}"' in text, (name, flag)
                     count += 1
     assert count > 100
-
-
-def test_search_knows_the_pages(site: Path) -> None:
-    index = (site / "searchindex.js").read_text()
-    assert "concepts" in index
-    assert "grouped_decode" in index

@@ -17,21 +17,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for name in sorted(weights.folders(), key=lambda name: name not in weights.embedded()):
+    for name in weights.folders():
         print(embedded_line(name, weights.HOME / name))
     for name, config in SIZES.items():
-        kind = f"{config.num_tokens} tokens  {drawn(config)}"
-        print(
-            line(
-                name,
-                family_of(config).name,
-                count_parameters(config),
-                "",
-                f"width {getattr(config, 'width', ''):<5} {kind}",
-            )
-        )
+        what = f"width {getattr(config, 'width', ''):<5} {config.num_tokens} tokens  {drawn(config)}"
+        print(line(name, family_of(config).name, config, "", what))
     for name, tokenizer in TOKENIZER_SIZES.items():
-        print(line(name, "tokenizer", count_parameters(tokenizer), "", f"{tokenizer.stride} pixels a token"))
+        print(line(name, "tokenizer", tokenizer, "", f"{tokenizer.stride} pixels a token"))
     return 0
 
 
@@ -41,7 +33,7 @@ def embedded_line(name: str, folder: Path) -> str:
     weights_file = folder / WEIGHTS
     size = f"{weights_file.stat().st_size / 1e6:.1f} MB" if weights_file.is_file() else "missing"
     if about["family"] not in FAMILIES:
-        return line(name, "tokenizer", count_parameters(config), size, f"{config.stride} pixels a token")
+        return line(name, "tokenizer", config, size, f"{config.stride} pixels a token")
     more = read_model_config(folder, about)
     what = drawn(config)
     if more.tokenizer is not None:
@@ -49,7 +41,7 @@ def embedded_line(name: str, folder: Path) -> str:
         what = f"{side}x{side} pixels, {what}"
     if more.class_names:
         what += f": {', '.join(more.class_names[:3])}{', ...' if len(more.class_names) > 3 else ''}"
-    return line(name, about["family"], count_parameters(config), size, what)
+    return line(name, about["family"], config, size, what)
 
 
 def drawn(config: Any) -> str:
@@ -57,5 +49,5 @@ def drawn(config: Any) -> str:
     return f"{classes} classes" if classes else "unconditional"
 
 
-def line(name: str, family: str, parameters: int, size: str, what: str) -> str:
-    return f"{name:<16} {family:<9} {parameters / 1e6:6.1f} M  {size:>9}  {what}"
+def line(name: str, family: str, config: Any, size: str, what: str) -> str:
+    return f"{name:<16} {family:<9} {count_parameters(config) / 1e6:6.1f} M  {size:>9}  {what}"
