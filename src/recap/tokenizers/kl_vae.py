@@ -146,13 +146,9 @@ class DownLevel(nn.Module):
 
 def middle(channels: int, groups: int) -> nn.Sequential:
     """Return the section at the lowest resolution, under its official names."""
-    return nn.Sequential(
-        OrderedDict[str, nn.Module](
-            block_1=ResBlock(channels, channels, groups),
-            attn_1=Attention(channels, groups),
-            block_2=ResBlock(channels, channels, groups),
-        )
-    )
+    parts: dict[str, nn.Module] = {"block_1": ResBlock(channels, channels, groups)}
+    parts |= {"attn_1": Attention(channels, groups), "block_2": ResBlock(channels, channels, groups)}
+    return nn.Sequential(OrderedDict(parts))
 
 
 class ResBlock(nn.Module):
