@@ -22,7 +22,6 @@ from recap.checkpoints.safe_files import (
     DEFAULTS,
     check_tensors,
     limit,
-    parse_json,
     read_arrays,
     read_json,
     read_text,
@@ -61,14 +60,12 @@ def test_limits_may_be_raised_and_lowered(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, "1" * 5000, '{"a": ', '"\\ud800'], ids=["deep", "long", "cut", "half"]
+    "text", ["[" * 100_000, "1" * 5000, '{"a": ', '"\\ud800', '{"a": NaN}', "[-Infinity]"], ids=len
 )
 def test_json_of_any_kind_is_one_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(ValueError, match="is not valid JSON"):
+    with pytest.raises(ValueError, match=r"a\.json is not valid JSON"):
         read_json(tmp_path / "a.json")
-    with pytest.raises(ValueError, match="NaN is no number"):
-        parse_json('{"a": NaN}', "it", finite=True)
 
 
 PYTHON_2 = b"{'descr': '<f8', 'shape': (3,),\n"  # numpy would go on with what Python 2 wrote, and look for its end

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from recap.checkpoints.int8 import HOW_TO_READ, SCALE, restore
 from recap.checkpoints.int8 import compact as made_compact
-from recap.checkpoints.safe_files import CheckpointError, parse_json, read_text
+from recap.checkpoints.safe_files import CheckpointError, read_json
 from recap.core.options import SamplingOptions
 from recap.models.registry import TOKENIZERS, architecture_of, architectures, build, recognised
 
@@ -87,9 +87,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{folder} has no {CONFIG}; convert an official file with `recap convert FILE OUT`")
     try:
-        config = parse_json(read_text(path), "it", finite=True)
+        config = read_json(path)
     except ValueError as error:
-        raise CheckpointError(f"{path} is not valid JSON ({error}); write it again with save_pretrained") from error
+        raise CheckpointError(f"{error}; write it again with save_pretrained") from error
     entries = config if isinstance(config, dict) else {}
     if not isinstance(entries.get("family"), str) or not isinstance(entries.get("config"), dict):
         raise CheckpointError(f"{path} has no 'family' and 'config' entries; it was not written by recap")

@@ -63,23 +63,17 @@ def read_text(path: str | Path) -> str:
         raise ValueError(f"{path} is no text ({error})") from error
 
 
-def parse_json(text: str, source: object, *, finite: bool = False) -> Any:
-    """JSON, with one kind of error for all that can be wrong with it; `finite` refuses NaN and the infinite."""
-
-    def constant(name: str) -> float:
-        if finite:
-            raise ValueError(f"{name} is no number of JSON")
-        return float(name)
-
-    try:
-        return json.loads(text, parse_constant=constant)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{source} is not valid JSON: {error}") from error
-
-
 def read_json(path: str | Path) -> Any:
-    """The content of a JSON file of bounded size and depth."""
-    return parse_json(read_text(path), path)
+    """The content of a JSON file of bounded size and depth, without NaN and the infinite."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is no number of JSON")
+
+    text = read_text(path)
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
 
 
 def array_names(path: str | Path) -> set[str]:
