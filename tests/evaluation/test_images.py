@@ -96,14 +96,6 @@ def test_pictures_become_rgb(tmp_path: Path, mode: str, value: Any, expected: tu
     assert torch.equal((got * 255).round()[0, :, 0, 0], torch.tensor(expected).float())
 
 
-def test_jpeg_is_read(tmp_path: Path) -> None:
-    for name in ("a.jpg", "b.JPEG"):
-        Image.new("RGB", (16, 16), (200, 100, 50)).save(tmp_path / name, "JPEG", quality=95)
-    got = read(open_images(tmp_path))
-    assert got.shape == (2, 3, 16, 16)
-    torch.testing.assert_close(got[:, :, 8, 8] * 255, torch.tensor([[200.0, 100, 50]] * 2), rtol=0, atol=4)
-
-
 def test_other_sizes_are_named(tmp_path: Path) -> None:
     path = folder_of({"a.png": encoded(pixels(1)[0]), "b.png": encoded(pixels(1, 5, 7)[0])}, tmp_path)
     with pytest.raises(ValueError, match=r"a\.png.* has 6x4 pixels and .*b\.png.* has 7x5"):

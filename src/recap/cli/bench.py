@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 
 from recap.bench.measure import Row, ceiling, compared, machine, measure, times
 from recap.bench.schedules import PAPER_MODELS, paper_schedules
@@ -36,6 +35,7 @@ from recap.pipelines import Pipeline
 from recap.pipelines.loading import find_model
 from recap.planning.memory import MAX_BATCH, choose_batch
 from recap.runs.files import write_json
+from recap.view.progress import tqdm
 
 HEAD = (
     f"{'batch':>5} {'engine':<7}{'dtype':<9}{'s/image':>9} {'spread':>6} {'gain':>6} {'full ms':>8} {'local ms':>8} "

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from recap.cli.options import add_batch, add_labels, add_model, add_running, add_sampling, labels_of, pipeline_of
 from recap.core.options import SamplingOptions
@@ -27,6 +26,7 @@ from recap.pipelines import Pipeline
 from recap.planning.memory import choose_batch
 from recap.runs.draw import draw
 from recap.runs.files import write_json
+from recap.view.progress import tqdm
 
 NUM = 64  # images
 SHOWN = (1, 4, 16, 64, 128)  # updates in the table for people

@@ -26,12 +26,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="results of `recap sweep`")
     parser.add_argument("--findings", metavar="FILE", help="Markdown that goes before the tables")
     parser.add_argument("--against", choices=("paper",), help="show published figures beside ours")
-    parser.add_argument(
-        "--as", dest="size", metavar="SIZE", help="published size to show (default: the model's name)"
-    )
-    parser.add_argument(
-        "--out", required=True, metavar="FILE", help="the page to write, and the folder of its pictures beside it"
-    )
+    size = "published size to show (default: the model's name)"
+    parser.add_argument("--as", dest="size", metavar="SIZE", help=size)
+    out = "the page to write, and the folder of its pictures beside it"
+    parser.add_argument("--out", required=True, metavar="FILE", help=out)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
-
 from recap.bench.measure import machine, times
 from recap.bench.schedules import LISTS, listed
 from recap.bench.timing import seconds_an_image
@@ -34,6 +32,7 @@ from recap.pipelines import Pipeline
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity
 from recap.runs.sample import sample_all
+from recap.view.progress import tqdm
 
 TIMED = 256  # images of a run that is made for its time
 

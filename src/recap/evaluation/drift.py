@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from recap.core.canvas import Canvas, Draw, take
 from recap.core.noise import Noise, image_generators
 from recap.models.adapter import Adapter
+from recap.view.progress import tqdm
 
 MAX_CONTEXT = 128  # the paper's largest context
 

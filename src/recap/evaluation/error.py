@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from recap.bench.clock import synchronized_time
 from recap.core.cache import ContextCache
@@ -19,6 +18,7 @@ from recap.models.adapter import Adapter, ModelWrapper
 from recap.pipelines import Pipeline
 from recap.runs.draw import draw
 from recap.runs.works import Work
+from recap.view.progress import tqdm
 
 
 @dataclass(frozen=True, slots=True)

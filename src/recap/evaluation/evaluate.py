@@ -8,7 +8,6 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from recap.checkpoints.safe_files import array_names
 from recap.evaluation.features import Features, InceptionFeatures, look
@@ -20,6 +19,7 @@ from recap.evaluation.metrics import (
     kernel_distance,
     precision_recall,
 )
+from recap.view.progress import tqdm
 
 SHIPPED = Path(__file__).parent / "statistics"  # of the data that the embedded models were trained on
 LOOKED_AT = 32  # pictures of files at a time
