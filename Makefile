@@ -34,7 +34,7 @@ bench: .venv/installed  ## peak memory against what is predicted
 
 # without a browser the tests of the studio's page are skipped and say so, but fail where CI is set
 .venv/chromium: .venv/installed
-	-$(BIN)/python -m tests.server.chromium && touch $@
+	-(command -v chromium || $(BIN)/python -m playwright install --with-deps chromium) && touch $@
 
 clean:
 	rm -rf .venv build dist demo samples docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -103,22 +103,6 @@ def test_what_is_shown_after_a_run(visit: Visit) -> None:
     until(lambda: np.array_equal(guest.pixels("plain"), plain))
 
 
-def test_the_default_model_draws_a_flower(visit: Visit) -> None:
-    guest = visit()
-    guest.fill(model="flowers-maskgit", full=2, local=1)
-    classes = guest.page.get_by_role("combobox", name="Classes")
-    classes.fill("water")
-    options = guest.page.get_by_role("listbox", name="Classes").get_by_role("option")
-    expect(options).to_have_text([re.compile("water lily"), re.compile("watercress")])
-    classes.press("Enter")
-    guest.start()
-    guest.finished()
-    caption = guest.view("generate").locator("[data-pane=reused] figcaption")
-    expect(caption).to_have_text("water lily")
-    assert guest.pixels("reused").shape == (128, 128, 3)
-    assert guest.pixels("reused").std() > 10
-
-
 def test_cancelling_and_leaving_make_room(visit: Visit) -> None:
     guest = visit()
     guest.fill(**LONG)

@@ -87,17 +87,8 @@ def test_pictures_and_masks_must_fit() -> None:
 
     assert masked(mask=picture(MASK)).all()
     assert masked(image=picture(IMAGE.resize((40, 20))), redraw=[0, 0, 2, 2], fit=True).sum() == 1
-    bad: list[tuple[Any, str]] = [
-        ({"mask": picture(MASK), "redraw": [0, 0, 2, 2]}, "either"),
-        ({}, "either"),
-        ({"mask": picture(MASK.resize((9, 9)))}, "of one size"),
-        ({"image": picture(IMAGE.resize((9, 9))), "redraw": [0, 0, 2, 2]}, "--fit"),
-        ({"mask": picture(Image.new("L", (SIDE, SIDE)))}, "empty"),
-        ({"redraw": [0, 0, 9, 9]}, "no part of 8 x 8"),
-    ]
-    for given, message in bad:
-        with pytest.raises(ValueError, match=message):
-            masked(**given)
+    with pytest.raises(ValueError, match="crop and scale it first"):
+        masked(image=picture(IMAGE.resize((9, 9))), redraw=[0, 0, 2, 2])
 
 
 def test_models_without_a_tokenizer_are_refused() -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 
 pytest.importorskip("fastapi", reason="fastapi is not installed; the extra serve brings it")
 
-from recap import weights
+from recap import SamplingOptions, weights
 from recap.cli import main
 from recap.models.adapter import ModelWrapper
 from recap.pipelines import Pipeline
@@ -55,11 +55,15 @@ def test_sampled_images(place: Path, family: str) -> None:
     async def ask(client: httpx.AsyncClient) -> Any:
         together = client.post("/v1/sample", json={**body, "num": 8})
         single = [client.post("/v1/sample", json={**body, "num": 1, "first": index}) for index in (5, 2, 7)]
+        fields = client.post(
+            "/v1/sample", json=SamplingOptions.from_text(schedule).json() | own | {"seed": 7, "num": 1}
+        )
         other = client.post("/v1/sample", json={**own, "seed": 1, "num": 2})
-        return await asyncio.gather(together, *single, other)
+        return await asyncio.gather(together, *single, fields, other)
 
-    together, *single, other = asked(ask, served(family, queue=64))
+    together, *single, fields, other = asked(ask, served(family, queue=64))
     assert pngs(together) == written
+    assert pngs(fields) == written[:1]
     assert [pngs(answer) for answer in single] == [[written[index]] for index in (5, 2, 7)]
     assert pngs(other) != written[:2]
     said = together.json()

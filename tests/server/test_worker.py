@@ -24,7 +24,7 @@ from recap.server.guard import ApiError
 from recap.server.requests import Asked, PendingRequest, read
 from recap.server.schema import Draw
 from recap.server.worker import Worker
-from tests.server.served import PATIENCE, Gate, Visit, few, metric, opened, served, slow, small, soon
+from tests.server.served import PATIENCE, Gate, Visit, few, metric, opened, served, small, soon
 
 SCHEDULES = [cosine(16, full=4), cosine(16, full=4, local=2), cosine(16, full=4, guidance=2.0)]
 BRIEF: Any = {"full": 3, "local": 2}
@@ -292,22 +292,6 @@ def test_leaving_stops_a_comparison_before_its_next_sub_step(seen: int | None) -
         assert gate.drawn <= (seen or 0) + 1  # the sub-step that was under way
         after = await Visit(app, **BRIEF).rest()
         assert after[-1]["event"] == "done"
-
-    visited(worker, visit)
-
-
-def test_leaving_takes_effect_while_a_model_draws() -> None:
-    """Nothing is held here: thousands of steps of a diffusion head would take minutes."""
-    worker = served(pipes={"mar": slow(200)})
-
-    async def visit(app: Any) -> None:
-        leaving = Visit(app, full=16, num=4)
-        while (await leaving.event() or {})["event"] != "frame":
-            pass
-        next_one = Visit(app, full=1)  # comes when the other is sure to be drawn
-        assert await next_one.event() == {"event": "queued", "position": 1}
-        await leaving.leave()
-        assert (await next_one.rest())[-1]["event"] == "done"
 
     visited(worker, visit)
 
