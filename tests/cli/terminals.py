@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import multiprocessing
 import os
 import select
-import struct
 import sys
 import termios
 import time
@@ -25,10 +23,7 @@ def in_terminal(
 ) -> None:
     """Take a terminal, and call a function in it that returns an exit status."""
     os.chdir(folder)
-    os.setsid()  # what is opened next is this process's terminal, and Ctrl-C there means this process
-    file = os.open(path, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(file, stream)
+    os.login_tty(os.open(path, os.O_RDWR))  # Ctrl-C there means this process
     os.environ.update(environment)
     status = function(*arguments)
     sys.stdout.flush()
@@ -41,7 +36,7 @@ class Run:
 
     def __init__(self, function: Callable[..., int], *arguments: str, **environment: str) -> None:
         self.master, self.slave = os.openpty()
-        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        termios.tcsetwinsize(self.slave, (LINES, COLUMNS))
         given = (function, arguments, os.ttyname(self.slave), Path.cwd(), {**COLOURS, **environment})
         self.process = CONTEXT.Process(target=in_terminal, args=given)
         self.process.start()
