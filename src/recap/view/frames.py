@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -88,28 +87,17 @@ def frame_of(
     pipe: Pipeline, schedule: Schedule, step: int, canvases: Sequence[Canvas], counts: Sequence[int]
 ) -> Frame:
     """The frame after `step` sub-steps of a schedule, of the first `counts` images of each canvas."""
-    places = (
-        (number, index, start, group)
-        for number, (start, group) in enumerate(schedule.contexts(), 1)
-        for index in range(len(group.steps))
-    )
-    number, index, start, group = next(islice(places, step - 1, None))
+    contexts = enumerate(schedule.contexts(), 1)
+    places = [(number, *context, index) for number, context in contexts for index in range(len(context[1].steps))]
+    number, start, group, index = places[step - 1]
     drawn, target = group.steps[index].tokens, start + group.tokens
-
-    def rows(parts: Iterable[Tensor]) -> Tensor:
-        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
-
-    return Frame(
-        step=step,
-        group=number,
-        evaluation="local" if index else "full",
-        decoded=canvases[0].decoded,
-        tokens=rows(canvas.raster() for canvas in canvases),
-        states=rows(states_of(canvas, schedule.known, drawn, target) for canvas in canvases),
-        finite=rows(canvas.finite for canvas in canvases),
-        schedule=schedule,
-        pipe=pipe,
+    parts = (
+        (canvas.raster()[:count], states_of(canvas, schedule.known, drawn, target)[:count], canvas.finite[:count])
+        for canvas, count in zip(canvases, counts, strict=True)
     )
+    tokens, states, finite = map(torch.cat, zip(*parts, strict=True))
+    kind, decoded = "local" if index else "full", canvases[0].decoded
+    return Frame(step, number, kind, decoded, tokens, states, finite, schedule, pipe)
 
 
 @torch.inference_mode()
