@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from torch import nn
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"  {check}", flush=True)
     failed = sum(not check.ok for check in checks)
     if args.json:
-        print(json.dumps([check.as_dict() for check in checks], indent=2))
+        print(json.dumps([asdict(check) for check in checks], indent=2))
     else:
         print(f"{failed} of {len(checks)} checks failed" if failed else f"all {len(checks)} checks passed")
     if failed:

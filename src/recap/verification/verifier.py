@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +31,6 @@ class Check:
     error: float
     tolerance: float
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def __str__(self) -> str:
         mark = "ok  " if self.ok else "FAIL"
         return f"{mark}  {self.name:<48} error {self.error:.1e}  tolerance {self.tolerance:.0e}"
@@ -42,8 +38,6 @@ class Check:
 
 class Report(tuple[Check, ...]):
     """The checks that were made, in order; `ok` when all of them passed."""
-
-    __slots__ = ()
 
     @property
     def ok(self) -> bool:
@@ -60,16 +54,12 @@ class PlainModel(ModelWrapper):
 
     def __init__(self, model: Adapter, labels: Tensor | None) -> None:
         head = model.head
-        over_logits = CategoricalHead(_same, head.vocab_ids) if isinstance(head, CategoricalHead) else None
+        over_logits = CategoricalHead(nn.Identity(), head.vocab_ids) if isinstance(head, CategoricalHead) else None
         super().__init__(model, head=over_logits)
         self.labels = labels
 
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
         return take(self.model.plain(canvas, self.labels), canvas.order[:, wanted])
-
-
-def _same(logits: Tensor) -> Tensor:
-    return logits
 
 
 class Verifier:
@@ -80,20 +70,21 @@ class Verifier:
         self.reranks = isinstance(model.head, CategoricalHead)  # then the order may change between evaluations
         self.branches = 2 if model.guidable else 1
 
-    def checks(self) -> Iterator[tuple[str, Callable[[], Iterator[float]]]]:
-        yield "full evaluation = plain forward", self.full_is_plain
-        yield "local with nothing changed = full", self.unchanged
-        yield "local over all rows = full", self.all_rows
-        yield "one layer: local = full after commits", self.one_layer
-        yield "no local steps = plain decoding, draw for draw", self.plain_decoding
-        yield "batch of 1 = batch of 8, image by image", self.batches
-        yield "committed tokens never change", self.committed
-        yield "known tokens never change", self.known
-        yield "cache bytes = predicted bytes", self.cache_bytes
+        self.checks: dict[str, Callable[[], Iterator[float]]] = {
+            "full evaluation = plain forward": self.full_is_plain,
+            "local with nothing changed = full": self.unchanged,
+            "local over all rows = full": self.all_rows,
+            "one layer: local = full after commits": self.one_layer,
+            "no local steps = plain decoding, draw for draw": self.plain_decoding,
+            "batch of 1 = batch of 8, image by image": self.batches,
+            "committed tokens never change": self.committed,
+            "known tokens never change": self.known,
+            "cache bytes = predicted bytes": self.cache_bytes,
+        }
 
     def run(self) -> Iterator[Check]:
         """Make one check after another."""
-        for name, check in self.checks():
+        for name, check in self.checks.items():
             with torch.inference_mode():
                 errors = [error if error == error else float("inf") for error in check()]  # NaN is a failure
             worst = max(errors)
@@ -129,8 +120,7 @@ class Verifier:
     def one_layer(self) -> Iterator[float]:
         model = self.model.single_layer()
         for chain in (1, 3):
-            canvas, _ = self.scene(self.size // 3)
-            cache = ContextCache(model.cache_layout(), 2 * self.branches, model.device, model.dtype)
+            canvas, cache = self.scene(self.size // 3, model)
             start, part = canvas.decoded, self.size // 8
             model.full(canvas, cache, slice(0, self.size))
             self.rerank(canvas)
@@ -141,18 +131,16 @@ class Verifier:
                 yield distance(model.local(canvas, cache, rows, wanted), self.fresh(model, canvas, wanted))
 
     def plain_decoding(self) -> Iterator[float]:
-        schedule = self.schedule(full=4)
-        plain = PlainModel(self.model, self.labels(2))
+        schedule, plain = self.schedule(full=4), PlainModel(self.model, self.labels(2))
 
-        def apart() -> float:
-            return distance(self.sample(self.model, schedule, [0, 1]), self.sample(plain, schedule, [0, 1]))
+        def sampled() -> Iterator[Tensor]:
+            return (self.sample(model, schedule, [0, 1]) for model in (self.model, plain))
 
         try:
             with doubled(self.model.module):  # the first step of a diffusion multiplies rounding by thousands
-                error = apart()
+                yield distance(*sampled())
         except RuntimeError:  # a layer that knows one precision alone, as quantized ones may
-            error = apart()
-        yield error
+            yield distance(*sampled())
 
     def batches(self) -> Iterator[float]:
         schedule = self.schedule(full=2, local=4, chain=3)
@@ -177,7 +165,7 @@ class Verifier:
     def known(self) -> Iterator[float]:
         for count in (1, self.size // 2):
             schedule = self.schedule(full=2, local=2, tokens=self.size - count)
-            order = self.noise(range(2), offset=2000).permutation(self.size)
+            order = self.noise(offset=2000).permutation(self.size)
             tokens, masked = self.scene(self.size)[0].raster(), order >= count
             *_, canvas = self.steps(self.model, schedule, [0, 1], Known(tokens, masked))
             yield float((canvas.raster()[~masked] != tokens[~masked]).any() or canvas.masked.any())
@@ -198,19 +186,18 @@ class Verifier:
             return None
         return (torch.arange(first, first + batch, device=self.model.device) * 7 + 1) % self.model.classes
 
-    def noise(self, images: Any, offset: int = 0) -> Noise:
+    def noise(self, images: Sequence[int] = (0, 1), offset: int = 0) -> Noise:
         return Noise(image_generators(self.seed + offset, images), self.model.device)
 
-    def scene(self, decoded: int) -> tuple[Canvas, ContextCache]:
-        """Two images with `decoded` random tokens at random places, and an empty cache."""
-        order = self.noise(range(2)).permutation(self.size)
-        canvas = self.model.start(self.labels(2), order, self.branches)
+    def scene(self, decoded: int, model: Adapter | None = None) -> tuple[Canvas, ContextCache]:
+        """Two images with `decoded` random tokens at random places, and an empty cache for `model`."""
+        canvas = self.model.start(self.labels(2), self.noise().permutation(self.size), self.branches)
         self.commit(canvas, decoded)
-        layout = self.model.cache_layout()
+        layout = (model or self.model).cache_layout()
         return canvas, ContextCache(layout, 2 * self.branches, self.model.device, self.model.dtype)
 
     def commit(self, canvas: Canvas, tokens: int) -> None:
-        noise = self.noise(range(2), offset=1 + canvas.decoded)
+        noise = self.noise(offset=1 + canvas.decoded)
         if self.reranks:
             assert isinstance(self.model.head, CategoricalHead)
             ids = (noise.uniform(tokens) * self.model.config.codes).long()
@@ -220,7 +207,7 @@ class Verifier:
 
     def rerank(self, canvas: Canvas) -> None:
         if self.reranks:
-            canvas.promote(self.noise(range(2), offset=1000).permutation(self.size - canvas.decoded))
+            canvas.promote(self.noise(offset=1000).permutation(self.size - canvas.decoded))
 
     def fresh(self, model: Adapter, canvas: Canvas, wanted: slice) -> Tensor:
         moved, canvas.cache_rows = canvas.cache_rows, None
@@ -232,25 +219,16 @@ class Verifier:
         """Even counts, so that every path is busy; few diffusion steps, since their number changes no check."""
         steps, tokens = full + local, tokens or self.size
         sizes = [tokens * (s + 1) // steps - tokens * s // steps for s in range(steps)]
-        guidance = 1.5 if self.model.guidable else 1.0
-        return from_counts(
-            tokens,
-            sizes,
-            full=full,
-            local=local,
-            warmup=0,
-            chain=chain,
-            choice_temperature=2.0,
-            guidance=guidance,
-            head_steps=(5, 4),
-        )
+        draws = {"choice_temperature": 2.0, "guidance": 1.5 if self.branches == 2 else 1.0, "head_steps": (5, 4)}
+        return from_counts(tokens, sizes, full=full, local=local, warmup=0, chain=chain, **draws)
 
-    def steps(self, model: Any, schedule: Schedule, images: Any, known: Known | None = None) -> Iterator[Canvas]:
-        images = list(images)
+    def steps(
+        self, model: Adapter, schedule: Schedule, images: Sequence[int], known: Known | None = None
+    ) -> Iterator[Canvas]:
         labels = self.labels(len(images), images[0])
         return grouped_decode(model, labels, schedule, self.selector, self.noise(images), known)
 
-    def sample(self, model: Any, schedule: Schedule, images: Any) -> Tensor:
+    def sample(self, model: Adapter, schedule: Schedule, images: Sequence[int]) -> Tensor:
         *_, canvas = self.steps(model, schedule, images)
         return canvas.raster()
 
@@ -288,6 +266,3 @@ def verify(
     """
     adapter = adapt(model)
     return Report(Verifier(adapter, selector or adapter.selector(), seed, tolerance).run())
-
-
-__all__ = ["Check", "Report", "Verifier", "verify"]
