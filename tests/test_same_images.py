@@ -10,18 +10,23 @@ import hashlib
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from recap.cli import main
-from recap.pipelines import Pipeline
+from recap.pipelines import Output, Pipeline, load
+from recap.view.images import box_mask
 from tests.pipelines.test_pipeline import pipeline
 from tests.tiny import FAMILIES
+
+pytest.importorskip("fastapi", reason="fastapi is not installed; the extra serve brings it")
 
 DIGESTS_BY = "2.13"  # another torch may round in another way
 DIGESTS = {
@@ -36,21 +41,13 @@ ALIKE = {
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "passive",
 }
-# sampled with reuse, without it, and a part of the latter edited
-RUNS = """
-import sys
-from recap.cli import main
-
-model = sys.argv[1]
-label = [] if model == "flowers-mage" else ["--labels", "sunflower"]
-own = ["--model", model, *label, "--num", "1"]
-box = ["--image", "plain/000000.png", "--redraw", "32,32,96,128"]
-sys.exit(
-    main(["sample", *own, "--seed", "5", "--full", "3", "--local", "2", "--out", "grouped"])
-    or main(["sample", *own, "--seed", "5", "--full", "4", "--local", "0", "--out", "plain"])
-    or main(["edit", *own, *box, "--seed", "6", "--full", "2", "--local", "1", "--out", "edited"])
-)
-"""
+# sampled with reuse, without it, and a part of the latter edited: seed, schedule, box
+RUNS: dict[str, tuple[int, str, list[int] | None]] = {
+    "grouped": (5, "3+2", None),
+    "plain": (5, "4", None),
+    "edited": (6, "2+1", [32, 32, 96, 128]),
+}
+WAYS = ("command", "call", "server", "studio")
 BATCHES = (1, 3, 8)
 SCHEDULE = "5+3:chain=3,warmup=1"
 
@@ -60,16 +57,74 @@ def digest(path: Path) -> str:
     return hashlib.sha256(np.asarray(Image.open(path)).tobytes()).hexdigest()[:16]
 
 
+def by_command(*argv: str) -> list[bytes]:
+    """The pictures that a command writes."""
+    assert main([*argv, "--out", "out", "--overwrite"]) == 0
+    return [path.read_bytes() for path in sorted(Path("out").glob("[0-9]*.png"))]
+
+
+def by_call(output: Output) -> list[bytes]:
+    """The images of a call, as the command writes them."""
+    for index, image in enumerate(output.images):
+        image.save(f"{index}.png")
+    return [Path(f"{index}.png").read_bytes() for index in range(len(output.images))]
+
+
+def by_server(pipe: Pipeline, body: dict[str, Any]) -> tuple[list[bytes], list[bytes]]:
+    """The images of an answer, and those of the studio's stream."""
+    from tests.server.served import asked, pngs, served, told
+
+    async def ask(client: httpx.AsyncClient) -> tuple[httpx.Response, httpx.Response]:
+        answer = await client.post("/v1/edit" if "image" in body else "/v1/sample", json=body)
+        return answer, await client.post("/api/compare", json={**body, "compare": False})
+
+    answer, stream = asked(ask, served(pipes={"model": pipe}, batch=max(BATCHES)))
+    events = told(stream)
+    (variant,) = next(event["variants"] for event in events if event["event"] == "started")
+    return pngs(answer), pngs(events, variant["variant"])
+
+
+def every_way(model: str) -> None:
+    """Write the picture of every run, by every way."""
+    from tests.server.served import text
+
+    pipe, label = load(model), None if model == "flowers-mage" else "sunflower"
+    labels = None if label is None else pipe.label(label)
+    own = ["--model", model, "--num", "1", *(["--labels", label] if label else [])]
+    for name, (seed, schedule, box) in RUNS.items():
+        argv, body = (
+            [*own, "--seed", str(seed), "--schedule", schedule],
+            {"seed": seed, "schedule": schedule, "num": 1},
+        )
+        body |= {"labels": [label]} if label else {}
+        if box is None:
+            called = pipe(labels, num_images=1, schedule=schedule, seed=seed)
+        else:
+            before = "plain-command.png"
+            argv += ["--image", before, "--redraw", ",".join(map(str, box))]
+            body |= {"image": text(before), "redraw": box}
+            called = pipe.edit(Image.open(before), box_mask(pipe.side, *box), labels, schedule=schedule, seed=seed)
+        found = [by_command("sample" if box is None else "edit", *argv), by_call(called)]
+        if name != "plain":  # which takes longest, and the studio draws beside others
+            found += by_server(pipe, body)
+        for way, (picture,) in zip(WAYS, found, strict=False):
+            Path(f"{name}-{way}.png").write_bytes(picture)
+
+
 @pytest.mark.skipif(
     not torch.__version__.startswith(DIGESTS_BY), reason=f"the digests are those of torch {DIGESTS_BY}"
 )
 @pytest.mark.parametrize("model", DIGESTS)
 def test_pictures_are_those_of_the_version_before(model: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", RUNS, model]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | ALIKE, capture_output=True, text=True, check=False)
+    code = "import sys; from tests.test_same_images import every_way; every_way(sys.argv[1])"
+    environment = os.environ | ALIKE | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    command = [sys.executable, "-c", code, model]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = tuple(digest(tmp_path / name / "000000.png") for name in ("grouped", "plain", "edited"))
-    assert found == DIGESTS[model]
+    expected = dict(zip(RUNS, DIGESTS[model], strict=True))
+    for name, way in product(RUNS, WAYS):
+        if name != "plain" or way in ("command", "call"):
+            assert digest(tmp_path / f"{name}-{way}.png") == expected[name], (name, way)
 
 
 @pytest.fixture(params=["stand-in", "cuda"])
@@ -83,47 +138,36 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return "cpu"
 
 
-def files(*argv: str) -> list[bytes]:
-    """The pictures that a command writes."""
-    assert main([*argv, "--out", "out", "--overwrite"]) == 0
-    return [path.read_bytes() for path in sorted(Path("out").glob("[0-9]*.png"))]
-
-
-def packed(output: Any) -> list[bytes]:
-    """The images of a call, as the command writes them."""
-    for index, image in enumerate(output.images):
-        image.save(f"{index}.png")
-    return [Path(f"{index}.png").read_bytes() for index in range(len(output.images))]
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_batches_of_any_size_and_all_ways_of_asking_give_the_same_images(
     family: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from tests.server.served import text
+
     monkeypatch.chdir(tmp_path)
     schedule = SCHEDULE + (",head_steps=4/3" if family == "mar" else "")
-    pipeline(family).save_pretrained("model")
-    pipe = Pipeline.from_pretrained("model", device=device)
+    pipe = pipeline(family)
+    pipe.options = pipe.options_for("6+4")
+    pipe = load(pipe.save_pretrained("model"), device=device)
     photo = np.random.default_rng(0).integers(0, 256, (pipe.side, pipe.side, 3), dtype=np.uint8)
     mask = np.zeros((pipe.side, pipe.side), dtype=np.uint8)
     mask[:, pipe.side // 2 :] = 255
-    Image.fromarray(photo).save("photo.png")
-    Image.fromarray(mask).save("mask.png")
-    label = [2] if pipe.model.classes else None
+    pictures = Image.fromarray(photo), Image.fromarray(mask)
+    for name, picture in zip(("photo.png", "mask.png"), pictures, strict=True):
+        picture.save(name)
+    label = 2 if pipe.model.classes else None
     common = ["--model", "model", "--device", device, "--seed", "7", *(["--labels", "2"] if label else [])]
-    edited = ["--image", "photo.png", "--mask", "mask.png"]
+    files = ["--image", "photo.png", "--mask", "mask.png"]
+    sent = {"image": text("photo.png"), "mask": text("mask.png")}
     whole, most = {}, max(BATCHES)
     for num in sorted(BATCHES, reverse=True):
-        labels = label * num if label else None
-        count = None if label else num
-        by_call = packed(pipe(labels, num_images=count, schedule=schedule, seed=7))
-        by_edit = packed(
-            pipe.edit(Image.open("photo.png"), Image.open("mask.png"), label, num_images=num, schedule="3+2", seed=7)
-        )
-        by_command = files("sample", *common, "--num", str(num), "--schedule", schedule)
-        by_edit_command = files("edit", *common, *edited, "--num", str(num), "--schedule", "3+2")
-        assert by_call == by_command
-        assert by_edit == by_edit_command
-        whole[num] = by_call, by_edit
+        argv, body = [*common, "--num", str(num)], {"seed": 7, "num": num, **({"labels": [label]} if label else {})}
+        sampled = by_call(pipe(label, num_images=num, schedule=schedule, seed=7))
+        assert sampled == by_command("sample", *argv, "--schedule", schedule)
+        assert by_server(pipe, {**body, "schedule": schedule}) == (sampled, sampled)
+        edited = by_call(pipe.edit(*pictures, label, num_images=num, schedule="3+2", seed=7))
+        assert edited == by_command("edit", *argv, *files, "--schedule", "3+2")
+        assert by_server(pipe, {**body, **sent, "schedule": "3+2"}) == (edited, edited)
+        whole[num] = sampled, edited
         assert whole[num] == tuple(images[:num] for images in whole[most])
     assert len(set(whole[most][0])) == most
