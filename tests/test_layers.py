@@ -250,7 +250,7 @@ def test_arrows_against_the_layers_are_seen(place: str, text: str, words: str) -
         ("runs/x.py", "if TYPE_CHECKING:\n    from recap.pipelines import Pipeline"),
         ("runs/x.py", "from recap import __version__\nfrom . import files"),
         ("runs/x.py", "import recap\nprint(recap.__version__)"),
-        ("evaluation/x.py", "from recap.bench import clock"),
+        ("evaluation/x.py", "from recap.bench import timing"),
         ("cli/x.py", "from recap.training import data\nfrom recap.server import app\nimport numpy"),
         ("__main__.py", "from recap.cli import main"),
     ],

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from recap.bench.clock import synchronized_time
-from recap.bench.timing import generate, timed
+from recap.bench.timing import generate, synchronized_time, timed
 from recap.core.costs import run_cost
 from recap.core.memory import is_out_of_memory, release
 from recap.core.schedule import Schedule

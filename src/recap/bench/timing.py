@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recap.bench.clock import synchronized_time
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw
 from recap.core.noise import Noise
@@ -23,6 +23,15 @@ from recap.runs.draw import begin
 from recap.runs.works import Work
 
 PHASES = ("full", "local", "head", "selection", "tokenizer", "total")
+
+
+def synchronized_time(device: torch.device) -> float:
+    """The time once all work is done; waits only for a device that runs on its own."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter()
 
 
 class Stopwatch:

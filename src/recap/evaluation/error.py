@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from recap.bench.clock import synchronized_time
+from recap.bench.timing import synchronized_time
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead, guided

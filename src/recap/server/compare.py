@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from recap.bench.clock import synchronized_time
+from recap.bench.timing import synchronized_time
 from recap.pipelines import Pipeline
 from recap.runs.draw import begin, finish, images_together
 from recap.runs.record import versions
