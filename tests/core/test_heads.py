@@ -3,8 +3,8 @@ import torch
 
 from recap.core.canvas import Canvas, Draw, take
 from recap.core.heads import CategoricalHead, guided
-from recap.core.noise import Noise, image_generators
 from recap.core.schedule import Step
+from tests import tiny
 
 LOGITS = torch.tensor([0.0, 1.0, -2.0, 0.5, 3.0])
 
@@ -16,7 +16,7 @@ def frequencies(
     features = logits.reshape(branches, 1, -1).expand(branches, draws, -1)
     head = CategoricalHead(lambda x: x)
     step = Step(1, temperature=temperature, guidance=guidance)
-    drawn = head.draw(features, step, branches, Noise(image_generators(0, [0]), "cpu"))
+    drawn = head.draw(features, step, branches, tiny.noise(1))
     return torch.bincount(drawn.values[0], minlength=size) / draws
 
 
@@ -35,9 +35,7 @@ def test_guided_ids_follow_the_extrapolated_logits() -> None:
 
 def test_confidence_is_the_untempered_log_probability() -> None:
     features = LOGITS.expand(1, 50, -1)
-    drawn = CategoricalHead(lambda x: x).draw(
-        features, Step(1, temperature=3.0), 1, Noise(image_generators(0, [0]), "cpu")
-    )
+    drawn = CategoricalHead(lambda x: x).draw(features, Step(1, temperature=3.0), 1, tiny.noise(1))
     assert drawn.confidence is not None
     torch.testing.assert_close(drawn.confidence[0], LOGITS.log_softmax(-1)[drawn.values[0]])
     assert len(set(drawn.values[0].tolist())) > 2
@@ -50,9 +48,7 @@ def test_impossible_codes_are_never_drawn() -> None:
 
 
 def test_half_precision_features_are_drawn_in_float32() -> None:
-    drawn = CategoricalHead(lambda x: x).draw(
-        LOGITS.bfloat16().expand(1, 4, -1), Step(1), 1, Noise(image_generators(0, [0]), "cpu")
-    )
+    drawn = CategoricalHead(lambda x: x).draw(LOGITS.bfloat16().expand(1, 4, -1), Step(1), 1, tiny.noise(1))
     assert drawn.confidence is not None
     assert drawn.confidence.dtype == torch.float32
 

@@ -165,39 +165,26 @@ def test_evaluations_shrink_with_the_share_that_is_left(full: int, local: int, c
         assert (schedule.full, schedule.local) == (full, own.local)
 
 
+WRONG: dict[str, list[Any]] = {  # values that MAR cannot have
+    "steps": [3],
+    "guidance": ["3", [1, 2, 3], [1, None], ["1", 2], float("nan"), True, {}],
+    "temperature": [0, "1"],
+    "choice_temperature": [1.0, -1, [1]],
+    "head_steps": [10, [10], [10, 1], [10, 5.0]],
+    "solver": ["dpm"],
+    "order": ["raster"],
+    "full": [0, 4.0, True],
+    "chain": [0],
+    "warmup": [-1],
+}
 BAD: list[dict[str, Any]] = [
-    {"preset": "marr"},
-    {"preset": ["mar"]},
-    {"preset": "mar", "steps": 3},
-    {"preset": "mar", "guidance": "3"},
-    {"preset": "mar", "guidance": [1, 2, 3]},
-    {"preset": "mar", "guidance": [1, None]},
-    {"preset": "mar", "guidance": ["1", 2]},
-    {"preset": "mar", "guidance": float("nan")},
-    {"preset": "mar", "guidance": True},
-    {"preset": "mar", "guidance": {}},
-    {"preset": "mar", "temperature": 0},
-    {"preset": "mar", "temperature": "1"},
-    {"preset": "mage", "choice_temperature": -1},
-    {"preset": "mage", "choice_temperature": [1]},
-    {"preset": "mar", "choice_temperature": 1.0},
-    {"preset": "mage", "head_steps": [10, 5]},
-    {"preset": "mage", "solver": "ddim"},
-    {"preset": "mar", "solver": "dpm"},
-    {"preset": "mar", "head_steps": 10},
-    {"preset": "mar", "head_steps": [10]},
-    {"preset": "mar", "head_steps": [10, 1]},
-    {"preset": "mar", "head_steps": [10, 5.0]},
-    {"preset": "mar", "order": "raster"},
-    {"full": 0},
-    {"full": 4.0},
-    {"full": True},
-    {"full": 4, "local": 5},
-    {"full": 4, "local": 9, "chain": 2},
-    {"full": 4, "local": 1.0},
-    {"full": 4, "warmup": 5},
-    {"chain": 0},
-    {"warmup": -1},
+    *({"preset": "mar", name: value} for name, values in WRONG.items() for value in values),
+    *({"preset": preset} for preset in ("marr", ["mar"])),
+    *(
+        {"preset": "mage", **more}
+        for more in ({"head_steps": [10, 5]}, {"solver": "ddim"}, {"choice_temperature": -1})
+    ),
+    *({"full": 4, **more} for more in ({"local": 5}, {"local": 9, "chain": 2}, {"local": 1.0}, {"warmup": 5})),
 ]
 
 

@@ -5,10 +5,15 @@ import pytest
 import torch
 
 from recap.core.schedule import Step
-from recap.models.mar import MAR
 from recap.models.mar.diffusion import DiffusionHead, updates
 from tests import tiny
 from tests.models import plain
+
+
+def head_of(bound: float | None = None) -> DiffusionHead:
+    head = tiny.model("mar", token_bound=bound).head
+    assert isinstance(head, DiffusionHead)
+    return head
 
 
 def test_respaced_timesteps() -> None:
@@ -49,23 +54,19 @@ def test_impossible_step_counts_are_named() -> None:
 @pytest.mark.parametrize("scale", [1.0, 2.5])
 @torch.no_grad()
 def test_the_head_is_the_textbook_sampler(scale: float) -> None:
-    net = tiny.model("mar").module
-    assert isinstance(net, MAR)
-    head = DiffusionHead(net.diffloss.net, 4)
+    head = head_of()
     generator = torch.Generator().manual_seed(0)
     z, blank = torch.randn(2, 5, 32, generator=generator)
     random = torch.randn(1, 9, 5, 4, generator=generator)
     features = torch.stack([z, blank]) if scale != 1.0 else z.unsqueeze(0)
     ours = head.denoise(features, random, len(features), scale, 0.8)[0]
-    theirs = plain.denoise(net.diffloss.net, z, blank, random[0].double(), scale, 0.8)
+    theirs = plain.denoise(head.net, z, blank, random[0].double(), scale, 0.8)
     assert (ours - theirs).abs().max() / theirs.abs().max() < 1e-5
 
 
 @torch.no_grad()
 def test_temperature_scales_the_noise_of_the_steps_alone() -> None:
-    net = tiny.model("mar").module
-    assert isinstance(net, MAR)
-    head = DiffusionHead(net.diffloss.net, 4)
+    head = head_of()
     features = torch.randn(1, 3, 32, generator=torch.Generator().manual_seed(0))
     cold = [head.draw(features, Step(3, temperature=1e-9, head_steps=6), 1, tiny.noise(1, s)) for s in (0, 0, 1)]
     assert torch.equal(cold[0].values, cold[1].values)
@@ -78,20 +79,13 @@ def test_temperature_scales_the_noise_of_the_steps_alone() -> None:
 @torch.no_grad()
 def test_bounded_predictions_keep_an_untrained_head_in_range() -> None:
     """Without a bound the first step multiplies the network's error; a wide bound changes nothing."""
-    net = tiny.model("mar").module
-    assert isinstance(net, MAR)
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(2, 3, 32, generator=generator)
     random = torch.randn(2, 20, 3, 4, generator=generator)
-    free, wide, narrow = (
-        DiffusionHead(net.diffloss.net, 4, bound).denoise(features, random) for bound in (None, 1e9, 0.5)
-    )
+    free, wide, narrow = (head_of(bound).denoise(features, random) for bound in (None, 1e9, 0.5))
     assert torch.equal(free, wide)
     assert free.abs().max() > 1
     assert narrow.abs().max() <= 0.5
-    bounded = tiny.model("mar", token_bound=0.5)
-    assert isinstance(bounded.head, DiffusionHead)
-    assert bounded.head.bound == 0.5
     with pytest.raises(ValueError, match=r"token_bound is 0\.0"):
         tiny.model("mar", token_bound=0.0)
 
@@ -124,9 +118,7 @@ def test_the_solver_without_noise_arrives_where_it_should() -> None:
 
 
 def test_the_solver_without_noise_draws_once_and_forgets_the_temperature() -> None:
-    adapter = tiny.model("mar", token_bound=2.0)
-    head = adapter.head
-    assert isinstance(head, DiffusionHead)
+    head = head_of(2.0)
     features = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0))
     steps = [Step(3, head_steps=6, solver="ddim", temperature=t) for t in (0.5, 1.0)]
     first, second = (head.draw(features, step, 1, tiny.noise(2)).values for step in steps)
@@ -135,9 +127,7 @@ def test_the_solver_without_noise_draws_once_and_forgets_the_temperature() -> No
 
 
 def test_modulation_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter = tiny.model("mar", token_bound=2.0)
-    head = adapter.head
-    assert isinstance(head, DiffusionHead)
+    head = head_of(2.0)
     features = torch.randn(4, 3, 32, generator=torch.Generator().manual_seed(0))
     random = tiny.noise(2).normal(9, 3, 4)
     ends = []

@@ -17,34 +17,28 @@ class CostModel(Protocol):
 
     def full_flops(self, decoded: int) -> int:
         """A full evaluation with `decoded` tokens known."""
-        ...
 
     def local_flops(self, context: int, decoded: int, rows: int) -> int:
         """A local evaluation of `rows` target rows; the cache was filled with `context` tokens known."""
-        ...
 
     def draw_flops(self, tokens: int, head_steps: int) -> int:
         """The head, for `tokens` rows."""
-        ...
 
     def cache_layout(self, schedule: Schedule) -> CacheLayout: ...
 
     @property
     def full_values(self) -> int:
         """Numbers that the largest full evaluation holds at a time, beside weights and cache."""
-        ...
 
     def draw_bytes(self, step: Step, drawn: int, rows: tuple[int, int], itemsize: int, cuda: bool) -> int:
         """Bytes that the head holds while it draws `drawn` tokens; `rows` are images, and images times branches.
 
         On a GPU (`cuda`) a head may compute more ahead than on a CPU.
         """
-        ...
 
     @property
     def draws_candidates(self) -> bool:
         """Whether a full evaluation draws every masked row (confidence order) or only what it commits."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
