@@ -250,11 +250,3 @@ def test_what_is_not_there_is_named(wrong: dict[str, Any], named: str) -> None:
     net, description = made(False, True, None, "module")
     with pytest.raises(ValueError, match=f"'{named}' of Stack"):
         wrap(net, replace(description, **wrong))
-
-
-def test_a_network_in_training_is_refused_and_left_there() -> None:
-    net, description = made(False, True, None, "module")
-    net.train()
-    with pytest.raises(ValueError, match="training mode"):
-        wrap(net, description)
-    assert net.training

@@ -181,6 +181,12 @@ def shifted(part: slice, by: int) -> slice:
     return slice(part.start + by, part.stop + by)
 
 
+def filled(known: Tensor, rest: Tensor, positions: Tensor) -> Tensor:
+    """Decoder input (B, M, D) of rows the first of which are `known` (B, n, D); `rest` stands for the others."""
+    n = known.shape[1]
+    return torch.cat([known + positions[:, :n], rest + positions[:, n:]], dim=1)
+
+
 class TwoStackAdapter(Adapter):
     """What adapters of an encoder and a decoder have in common."""
 

@@ -132,11 +132,10 @@ def wrap(model: nn.Module, description: Description | None = None, *, refresh_pr
     nearest = min(known, key=lambda family: len(missing(model, family.needs)) / len(family.needs.split()))
     lacking = missing(model, nearest.needs)
     if lacking:
-        more = len(lacking) - 1
-        rest = f" (nor were {more} others: {', '.join(lacking[1:4])}{', ...' * (more > 3)})" if more else ""
+        others = f" (nor were {', '.join(lacking[1:5])})" if lacking[1:] else ""
         raise ValueError(
             f"{type(model).__name__} fits none of {', '.join(family.title for family in known)}: the nearest is "
-            f"{nearest.title}, for which the attribute {lacking[0]!r} was looked for and not found{rest}. It has "
+            f"{nearest.title}, for which the attribute {lacking[0]!r} was looked for and not found{others}. It has "
             f"{listed(model)}. Give the model itself and not a wrapper around it, or write an adapter for it "
             f"(docs/plug-in.md)"
         )

@@ -72,14 +72,11 @@ def predict(
     # graphs keep the head's memory during evaluations; without them, what it computes ahead may be there twice
     activations = head + max(evaluation, head)
     together = batch if cuda else 1  # on the CPU images are decoded one by one
-    decoding = 0 if tokenizer is None else together * image_bytes(tokenizer, schedule.known + schedule.tokens)
+    decoding = 0
+    if tokenizer is not None:  # in float32, its last level, five times
+        pixels = together * (schedule.known + schedule.tokens) * tokenizer.stride**2
+        decoding = 4 * pixels * 5 * max(tokenizer.widths[:2])
     return Memory(batch, weights, cache, activations, decoding)
-
-
-def image_bytes(config: KLVAEConfig | VQGANConfig, tokens: int) -> int:
-    """Bytes that a tokenizer holds while it decodes one image, in float32: its last level, five times."""
-    pixels = tokens * config.stride**2
-    return 4 * pixels * 5 * max(config.widths[:2])
 
 
 def free_bytes(device: torch.device | str) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
-from recap.models.adapter import TwoStackAdapter, shifted
+from recap.models.adapter import TwoStackAdapter, filled, shifted
 from recap.models.described import view_blocks
 from recap.models.layers import embed, logits_of
 from recap.models.mage.net import MAGE
@@ -55,16 +55,11 @@ class MAGEAdapter(TwoStackAdapter):
         if prefix and cache is not None:
             cache.pad.copy_(y[:, :1])
         pad = y[:, :1] if cache is None else cache.pad
-        z = self._decoder_input(canvas, y[:, prefix:], pad, rows)  # (B, M, D)
+        positions = self.net.decoder_pos_embed_learned[0, 1:][canvas.order[:, rows]]
+        z = filled(y[:, prefix:], pad, positions)  # (B, M, D)
         if prefix:
             z = torch.cat([pad + self.net.decoder_pos_embed_learned[:, :1], z], dim=1)
         return self.decode(z, cache, renewed, self.net.decoder_norm, shifted(wanted, prefix - rows.start))
 
     def _embed(self, canvas: Canvas, rows: slice) -> Tensor:
         return embed(self.net.token_emb, canvas.tokens[:, rows], canvas.order[:, rows] + 1)
-
-    def _decoder_input(self, canvas: Canvas, known: Tensor, pad: Tensor, rows: slice) -> Tensor:
-        """Decoder input of `rows`, the first of which are known; the pad vector stands for the rest."""
-        positions = self.net.decoder_pos_embed_learned[0, 1:][canvas.order[:, rows]]  # (B, n, D)
-        n = known.shape[1]
-        return torch.cat([known + positions[:, :n], pad + positions[:, n:]], dim=1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.noise import Noise
-from recap.models.adapter import TwoStackAdapter, shifted
+from recap.models.adapter import TwoStackAdapter, filled, shifted
 from recap.models.described import view_blocks
 from recap.models.mar.denoiser import Denoiser
 from recap.models.mar.diffusion import DiffusionHead
@@ -96,7 +96,8 @@ class MARAdapter(TwoStackAdapter):
             heard = self.renewed(canvas, arrived, p, p + canvas.decoded, whole)
             x = self.encode(x, cache, heard, net.encoder_norm)
         y = net.decoder_embed(x)
-        z = self._decoder_input(canvas, y[:, prefix:], rows)  # (GB, M, D)
+        positions = canvas.condition.decoder_pos[:, rows].repeat(canvas.branches, 1, 1)
+        z = filled(y[:, prefix:], net.mask_token, positions)  # (GB, M, D)
         if prefix:
             z = torch.cat([y[:, :p] + net.decoder_pos_embed_learned[:, :p], z], dim=1)
         renewed = self.renewed(canvas, rows, p, p + canvas.size, whole)
@@ -114,9 +115,3 @@ class MARAdapter(TwoStackAdapter):
         """Encoder input of decoded rows; the same for all branches."""
         x = self.net.z_proj(canvas.tokens[:, rows].to(self.dtype)) + canvas.condition.encoder_pos[:, rows]
         return self.net.z_proj_ln(x).repeat(canvas.branches, 1, 1)  # (GB, n, D)
-
-    def _decoder_input(self, canvas: Canvas, known: Tensor, rows: slice) -> Tensor:
-        """Decoder input of `rows`, the first of which are known; the mask token stands for the rest."""
-        positions = canvas.condition.decoder_pos[:, rows].repeat(canvas.branches, 1, 1)  # (GB, n, D)
-        n = known.shape[1]
-        return torch.cat([known + positions[:, :n], self.net.mask_token + positions[:, n:]], dim=1)
