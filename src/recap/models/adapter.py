@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -21,7 +22,7 @@ from recap.core.schedule import Schedule
 from recap.core.selection import ConfidenceOrder, RandomOrder
 
 
-class Adapter:
+class Adapter(ABC):
     """Borrows a network's submodules and adds full and local evaluations; the network stays untouched.
 
     A subclass sets `config` (`Sizes` will do), `head` and `blocks`, and writes `full` and `local`; the rest follows
@@ -39,19 +40,13 @@ class Adapter:
         self.refresh_prefix = refresh_prefix
         self.ops: Ops = TORCH
 
+    @abstractmethod
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
         """Features of the arrival rows `wanted`, everything recomputed; fills the cache if there is one."""
-        return self._evaluate(canvas, cache, slice(0, canvas.size), wanted, whole=True)
 
+    @abstractmethod
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
         """Features of the arrival rows `wanted`, only `rows` recomputed, the rest read from the cache."""
-        return self._evaluate(canvas, cache, rows, wanted, whole=False)
-
-    def _evaluate(
-        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
-    ) -> Tensor:
-        """Both, where they are one: `whole` renews every row, and those before the tokens with them."""
-        raise NotImplementedError(f"{type(self).__name__} has no full() and local()")
 
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
         """An empty canvas whose rows arrive in `order` (B, N), with the embedded condition."""
@@ -187,7 +182,23 @@ def filled(known: Tensor, rest: Tensor, positions: Tensor) -> Tensor:
     return torch.cat([known + positions[:, :n], rest + positions[:, n:]], dim=1)
 
 
-class TwoStackAdapter(Adapter):
+class StackAdapter(Adapter):
+    """An adapter whose full evaluation is a local one of all rows, and of those before the tokens with them."""
+
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
+        return self._evaluate(canvas, cache, slice(0, canvas.size), wanted, whole=True)
+
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
+        return self._evaluate(canvas, cache, rows, wanted, whole=False)
+
+    @abstractmethod
+    def _evaluate(
+        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
+    ) -> Tensor:
+        """Features of the arrival rows `wanted`, `rows` recomputed."""
+
+
+class TwoStackAdapter(StackAdapter):
     """What adapters of an encoder and a decoder have in common."""
 
     encoder_blocks: list[Any]

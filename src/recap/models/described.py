@@ -13,7 +13,7 @@ from recap.core.attention import Ops, evaluate_post_norm_stack, evaluate_stack
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
-from recap.models.adapter import Adapter, shifted
+from recap.models.adapter import StackAdapter, shifted
 from recap.models.family import check_quiet, find
 from recap.models.sizes import Sizes
 
@@ -100,7 +100,7 @@ class Description:
             raise ValueError(f'norms is {self.norms!r}; it must be "before" or "after"')
 
 
-class DescribedAdapter(Adapter):
+class DescribedAdapter(StackAdapter):
     """Full and local evaluations of a network that a `Description` fits; the network is never changed."""
 
     def __init__(self, net: nn.Module, description: Description, *, refresh_prefix: bool = False) -> None:

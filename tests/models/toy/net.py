@@ -11,7 +11,7 @@ from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw
 from recap.core.noise import Noise
 from recap.core.schedule import Step
-from recap.models.adapter import Adapter, shifted
+from recap.models.adapter import StackAdapter, shifted
 from recap.models.layers import Block
 from recap.models.sizes import IdCosts
 
@@ -64,7 +64,7 @@ class ToyHead:
         return Draw(mean + step.temperature * noise.normal(*mean.shape[1:]).to(mean.dtype))
 
 
-class ToyAdapter(Adapter):
+class ToyAdapter(StackAdapter):
     def __init__(self, net: Any, *, refresh_prefix: bool = False) -> None:
         super().__init__(net, refresh_prefix=refresh_prefix)
         self.net, self.config, self.blocks, self.head = net, net.config, list(net.blocks), ToyHead(net.say)

@@ -11,14 +11,14 @@ from recap.core.attention import advance, evaluate_stack
 from recap.core.cache import ContextCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
-from recap.models.adapter import Adapter, shifted
+from recap.models.adapter import StackAdapter, shifted
 from recap.models.described import view_blocks
 from recap.models.layers import embed, logits_of
 from recap.models.maskgit.net import MaskGIT
 from recap.models.maskgit.official import sizes_of
 
 
-class MaskGITAdapter(Adapter):
+class MaskGITAdapter(StackAdapter):
     """Full and local evaluations of a U-ViT with one class token, ours or the authors' own, which it never changes.
 
     Long skips need no cache: merging is per row, so the rows of a local evaluation bring their own.
