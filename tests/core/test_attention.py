@@ -8,7 +8,7 @@ from recap.models.layers import Attention
 
 
 def by_hand(attn: Attention, queries: Tensor, rows: Tensor) -> Tensor:
-    """Softmax attention canonical_text out, head by head, in float64."""
+    """Softmax attention written out, head by head, in float64."""
     weight, width = attn.qkv.weight.double(), queries.shape[-1]
     bias = torch.zeros(3 * width).double() if attn.qkv.bias is None else attn.qkv.bias.double()
     q = queries.double() @ weight[:width].T + bias[:width]
