@@ -6,7 +6,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx
 import pytest
@@ -15,9 +15,9 @@ pytest.importorskip("fastapi", reason="fastapi is not installed; the extra serve
 pytest.importorskip("uvicorn", reason="uvicorn is not installed; the extra serve brings it")
 
 from recap.cli import main
-from recap.server.process import bound
 from tests.server.served import by_command, few, metric, pngs, process, slow, until
 
+Capture: TypeAlias = pytest.CaptureFixture[str]
 SLOW: dict[str, Any] = {"labels": 1, "num": 16, "full": 16}  # thousands of steps of a diffusion head
 LONG: dict[str, Any] = {"labels": [1], "num": 4, "full": 16, "local": 0}  # likewise, for a visitor of the page
 
@@ -138,7 +138,7 @@ def test_tokens_come_from_the_environment(models: Path) -> None:
 
 @pytest.mark.parametrize("command", ["serve", "studio"])
 def test_a_taken_port_is_said_in_a_line_before_a_model_is_read(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recap.cli.serve.loaded", lambda *_: pytest.fail("models were looked at"))
     with socket.socket() as taken:
@@ -164,7 +164,7 @@ def test_a_taken_port_is_said_in_a_line_before_a_model_is_read(
         (["studio", "--device", "abacus"], "device 'abacus' cannot be used"),
     ],
 )
-def test_bad_arguments_are_said_in_a_line(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
+def test_bad_arguments_are_said_in_a_line(capsys: Capture, argv: list[str], message: str) -> None:
     command, *more = argv
     assert main([command, "--port", "0", *more]) == 2
     out, err = capsys.readouterr()
@@ -174,33 +174,26 @@ def test_bad_arguments_are_said_in_a_line(capsys: pytest.CaptureFixture[str], ar
     assert message in lines[0]
 
 
-@pytest.mark.parametrize(
-    ("command", "host", "token", "warned"),
-    [
-        ("serve", "0.0.0.0", None, True),
-        ("serve", "0.0.0.0", "x", False),
-        ("serve", "127.0.0.1", None, False),
-        ("studio", "0.0.0.0", None, True),
-        ("studio", "0.0.0.0", "x", True),  # which the page does not ask for
-        ("studio", "127.0.0.1", None, False),
-    ],
-)
-def test_open_doors_are_warned_of(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    host: str,
-    token: str | None,
-    warned: bool,
-) -> None:
+DOORS = [
+    ("serve", "0.0.0.0", None, True),
+    ("serve", "0.0.0.0", "x", False),
+    ("serve", "127.0.0.1", None, False),
+    ("studio", "0.0.0.0", "x", True),  # which the page does not ask for
+    ("studio", "127.0.0.1", "x", False),
+]
+
+
+@pytest.mark.parametrize(("command", "host", "token", "warned"), DOORS)
+def test_open_doors_are_warned_of(capsys: Capture, command: str, host: str, token: str | None, warned: bool) -> None:
     """The warning comes before anything is bound, so a model that is not there is enough."""
-    if token is not None:
-        monkeypatch.setenv("RECAP_TOKEN", token)
-    assert main([command, "--port", "0", "--model", "nothing", "--host", host]) == 2
+    with pytest.MonkeyPatch.context() as patch:
+        if token is not None:
+            patch.setenv("RECAP_TOKEN", token)
+        assert main([command, "--port", "0", "--model", "nothing", "--host", host]) == 2
     assert ("can be reached from elsewhere" in capsys.readouterr().err) is warned
 
 
-def test_an_empty_token_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_token_is_refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECAP_TOKEN", " ")
     assert main(["serve"]) == 2
     assert "RECAP_TOKEN is set but empty" in capsys.readouterr().err
@@ -208,15 +201,10 @@ def test_an_empty_token_is_refused(capsys: pytest.CaptureFixture[str], monkeypat
 
 @pytest.mark.parametrize(("command", "extra"), [("serve", "serve"), ("studio", "demo")])
 def test_without_the_extra_it_says_what_to_install(
-    command: str, extra: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, extra: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main([command]) == 2
     err = capsys.readouterr().err
     assert f'pip install "recap-mgm[{extra}]"' in err
     assert err.count("\n") == 1
-
-
-def test_whoever_comes_once_the_address_is_known_is_let_in() -> None:
-    with bound("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname(), timeout=5):
-        pass
