@@ -23,7 +23,7 @@ import os
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,12 @@ def build_nat() -> nn.Module:
         return module.UViT(img_size=16, embed_dim=768, depth=24, num_heads=8, num_classes=1001, codebook_size=1024)
 
 
-BUILDERS = {"mar": build_mar, "mage": build_mage, "nat": build_nat, "recap": lambda: build_mar("recap")}
+BUILDERS: dict[str, Callable[[], Any]] = {
+    "mar": build_mar,
+    "mage": build_mage,
+    "nat": build_nat,
+    "recap": lambda: build_mar("recap"),
+}
 
 
 @torch.no_grad()
