@@ -124,9 +124,7 @@ def test_rows_that_are_not_renewed_bring_no_news(family: str) -> None:
     stale = slice(8, 12)
     if family == "mar":  # the encoder must not hear of the new tokens either
         canvas.decoded = 5
-        features = adapter.local(canvas, cache, stale, stale)
-    else:
-        features = adapter.local(canvas, cache, stale, stale)
+    features = adapter.local(canvas, cache, stale, stale)
     assert distance(features, before[:, stale]) < 1e-6
     canvas.decoded = 8
     told = adapter.local(canvas, cache, slice(5, 12), stale)

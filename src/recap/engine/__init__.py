@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import torch
 
 from recap.core.noise import Noise
-from recap.core.protocols import Releasable
 from recap.models.adapter import Adapter
 
 ENGINES = ("eager", "fused", "graphs", "float8")
@@ -70,4 +69,4 @@ def check_engine(engine: str, device: torch.device) -> None:
         )
 
 
-__all__ = ["ENGINES", "WARM_RUNS", "Releasable", "check_engine", "noise_with", "with_engine"]
+__all__ = ["ENGINES", "WARM_RUNS", "check_engine", "noise_with", "with_engine"]
