@@ -17,7 +17,7 @@ from typing import Any
 from recap import SamplingOptions, weights
 from recap.checkpoints.folder import config_from, read_config, read_model_config
 from recap.evaluation.report import conditions
-from recap.evaluation.sweep import Row, Sweep
+from recap.evaluation.sweep import Sweep, SweepRow
 
 RESULTS = Path(__file__).parents[1] / "src" / "recap" / "server" / "page" / "results.json"
 
@@ -43,7 +43,7 @@ def drawn(name: str) -> tuple[int, SamplingOptions]:
     return config_from(config, folder).num_tokens, options
 
 
-def point(row: Row, tokens: int, own: SamplingOptions) -> dict[str, Any]:
+def point(row: SweepRow, tokens: int, own: SamplingOptions) -> dict[str, Any]:
     options = SamplingOptions.from_text(row.schedule)
     return {
         "schedule": row.schedule,

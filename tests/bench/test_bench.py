@@ -14,7 +14,7 @@ from torch import Tensor
 from recap import Pipeline
 from recap.bench import measure as module
 from recap.bench import timing
-from recap.bench.measure import Row, ceiling, compared, measure, time_callable, times, works_of
+from recap.bench.measure import BenchRow, ceiling, compared, measure, time_callable, times, works_of
 from recap.bench.schedules import LISTS, PAPER_MODELS, listed, paper_schedules
 from recap.bench.timing import PHASES, generate, seconds_an_image, timed
 from recap.cli import bench as command
@@ -239,8 +239,8 @@ def test_a_batch_is_computed_together_also_on_the_cpu() -> None:
 
 
 def test_gain_is_over_a_row_that_differs_in_nothing_else() -> None:
-    def row(schedule: Schedule, seconds: float | None, engine: str = "eager", batch: int = 1) -> Row:
-        return Row("m", schedule, str(schedule), batch, engine, "float32", "cpu", seconds_per_image=seconds)
+    def row(schedule: Schedule, seconds: float | None, engine: str = "eager", batch: int = 1) -> BenchRow:
+        return BenchRow("m", schedule, str(schedule), batch, engine, "float32", "cpu", seconds_per_image=seconds)
 
     reused = cosine(16, full=6, local=2)
     others = [

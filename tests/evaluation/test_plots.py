@@ -10,7 +10,7 @@ from PIL import Image
 from recap.evaluation.drift import Drift
 from recap.evaluation.error import LocalError
 from recap.evaluation.plots import COLOURS, plot_drift, plot_error, plot_front
-from recap.evaluation.sweep import Row
+from recap.evaluation.sweep import SweepRow
 
 
 def picture(path: Path) -> np.ndarray:
@@ -28,10 +28,10 @@ def has_colour(pixels: np.ndarray, colour: str) -> bool:
 DRIFT = Drift(["a", "b"], [2, 4], [1, 2, 4], [[[1.0, 0.9], [0.8, 0.9], [0.5, 0.7]], [[1.0, 1.0], [0.9, 0.95]]], 3)
 ERRORS = [LocalError(2, 0.1, 3, 2, 0.02, 0.05), LocalError(4, 0.6, 5, 3, 0.01, 0.02)]
 ROWS = [
-    Row("8", 30.0, 0.1, None, 1, {}, {}),
-    Row("16", 20.0, 0.2, 1.0, 3, {}, {}),
-    Row("8+8", 22.0, 0.12, 0.5, 3, {}, {}, front=True),
-    Row("16+16", 19.0, 0.24, None, 1, {}, {}, front=True),
+    SweepRow("8", 30.0, 0.1, None, 1, {}, {}),
+    SweepRow("16", 20.0, 0.2, 1.0, 3, {}, {}),
+    SweepRow("8+8", 22.0, 0.12, 0.5, 3, {}, {}, front=True),
+    SweepRow("16+16", 19.0, 0.24, None, 1, {}, {}, front=True),
 ]
 
 

@@ -12,8 +12,8 @@ pytest.importorskip("fastapi", reason="fastapi is not installed; the extra serve
 from recap import SamplingOptions
 from recap.server.guard import ApiError
 from recap.server.record import encoded
-from recap.server.requests import Asked, read
-from recap.server.schema import Draw, Edit, Redraw, Sample
+from recap.server.requests import CheckedRequest, read
+from recap.server.schema import DrawRequest, Edit, Redraw, Sample
 from recap.server.worker import Worker
 from tests.server.served import served
 
@@ -25,7 +25,7 @@ def worker() -> Worker:
     return served()
 
 
-def asked(request: Draw) -> Asked:
+def asked(request: DrawRequest) -> CheckedRequest:
     return read(worker().models, worker().limits, request)
 
 
@@ -51,7 +51,7 @@ def test_labels_follow_the_index_of_an_image() -> None:
 @pytest.mark.parametrize("text", ["1048576", "1000+1000", ":local=500,chain=99"])
 def test_long_schedules_are_refused_before_they_are_built(text: str) -> None:
     with pytest.raises(ApiError, match="256 are allowed"):
-        asked(Draw(schedule=text, labels=1))
+        asked(DrawRequest(schedule=text, labels=1))
 
 
 def picture(image: Image.Image) -> str:

@@ -44,7 +44,7 @@ def labels(family: str) -> tuple[dict[str, Any], list[str]]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sampled_images(place: Path, family: str) -> None:
-    """Asked for at once, one by one, by several clients with others between, and in a comparison."""
+    """CheckedRequest for at once, one by one, by several clients with others between, and in a comparison."""
     own, argv = labels(family)
     schedule = OPTIONS + ("" if family == "mage" else ",guidance=2")
     body: Any = {"schedule": schedule, "seed": 7, **own}

@@ -20,8 +20,8 @@ from prometheus_client import generate_latest
 from recap import Pipeline, SamplingOptions, Schedule, cosine
 from recap.runs.works import Done, Work
 from recap.server.guard import ApiError
-from recap.server.requests import Asked, PendingRequest, read
-from recap.server.schema import Draw
+from recap.server.requests import CheckedRequest, PendingRequest, read
+from recap.server.schema import DrawRequest
 from recap.server.worker import Worker
 from tests.server.served import PATIENCE, Gate, Visit, few, metric, opened, served, small, soon
 
@@ -69,7 +69,7 @@ class Queue:
 
     def submit(self, kind: int, num: int, seed: int = 0) -> PendingRequest:
         works = [Work(SCHEDULES[kind], index, 0, seed) for index in range(num)]
-        request = PendingRequest(Asked(Draw(num=num), "tiny", pipe(), works, SamplingOptions()))
+        request = PendingRequest(CheckedRequest(DrawRequest(num=num), "tiny", pipe(), works, SamplingOptions()))
         self.worker.submit(request)
         return request
 
@@ -259,7 +259,7 @@ def test_comparisons_and_images_wait_in_one_queue() -> None:
         assert (await first.event() or {})["event"] == "started"
         second = Visit(app, **BRIEF, seed=1)
         assert await second.event() == {"event": "queued", "position": 1}
-        images = PendingRequest(read(worker.models, worker.limits, Draw(labels=[1, 2])))
+        images = PendingRequest(read(worker.models, worker.limits, DrawRequest(labels=[1, 2])))
         worker.submit(images)
         third = Visit(app, **BRIEF, seed=3)
         assert await third.event() == {"event": "queued", "position": 3}
@@ -333,7 +333,7 @@ def test_nan_ends_one_comparison_or_request() -> None:
             *_, error = await Visit(app, model=model, labels=[1], **BRIEF).rest()
             assert (error["event"], error["code"]) == ("error", "non_finite")
             assert "image 0 of seed 0" in error["message"]
-            request = PendingRequest(read(worker.models, worker.limits, Draw(model=model, labels=[1], seed=9)))
+            request = PendingRequest(read(worker.models, worker.limits, DrawRequest(model=model, labels=[1], seed=9)))
             worker.submit(request)
             with pytest.raises(ApiError, match="image 0 of seed 9") as no:
                 await request.done

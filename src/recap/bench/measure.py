@@ -28,7 +28,7 @@ TOKENIZER_BATCH = 32  # images that the tokenizer decodes at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchRow:
     """One measurement. Seconds are for one image; `split` and the milliseconds are of a run with clocks around parts.
 
     `schedule` is what was asked for and `steps` what it means. `spread` is the range of the runs over their median,
@@ -76,14 +76,14 @@ def measure(
     warmup: int = 1,
     repeat: int = 3,
     seed: int = 0,
-) -> Row:
+) -> BenchRow:
     """Time how `batch` images are generated together, tokens only; `model` is a name for the row.
 
     There are `warmup` runs that do not count, or as many as the engine needs. Memory that does not suffice is a row
     with an `error`; every other error is raised.
     """
     works, dtype = works_of(pipe, schedule, batch, seed), str(pipe.model.dtype).removeprefix("torch.")
-    row = Row(model, works[0].schedule, str(schedule), batch, engine, dtype, str(pipe.device))
+    row = BenchRow(model, works[0].schedule, str(schedule), batch, engine, dtype, str(pipe.device))
     pipe.compile("eager")  # what another engine holds from the row before is not this row's
     ceiling(pipe.device, pipe.model.dtype)  # once, and not when a run has filled the memory
     release(pipe.device)
@@ -98,7 +98,7 @@ def measure(
     return replace(row, error=f"out of memory: {reason}")
 
 
-def _measured(pipe: Pipeline, works: Sequence[Work], row: Row, warmup: int, repeat: int) -> Row:
+def _measured(pipe: Pipeline, works: Sequence[Work], row: BenchRow, warmup: int, repeat: int) -> BenchRow:
     device, batch = pipe.device, row.batch
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -185,7 +185,7 @@ def ceiling(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * size**3 * products / best / 1e12
 
 
-def compared(rows: Sequence[Row]) -> list[Row]:
+def compared(rows: Sequence[BenchRow]) -> list[BenchRow]:
     """The rows, those with local evaluations with what they gain over a plain row that differs in nothing else."""
     plain = {_kind(row): row.seconds_per_image for row in rows if not row.steps.local and row.seconds_per_image}
     return [
@@ -196,7 +196,7 @@ def compared(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _kind(row: Row) -> tuple[Any, ...]:
+def _kind(row: BenchRow) -> tuple[Any, ...]:
     """What a row and its plain counterpart have in common, as far as it takes time."""
     steps = row.steps.steps
     same = (row.model, row.batch, row.engine, row.dtype, row.device)

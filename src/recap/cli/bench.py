@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from recap.bench.measure import Row, ceiling, compared, machine, measure, times
+from recap.bench.measure import BenchRow, ceiling, compared, machine, measure, times
 from recap.bench.schedules import PAPER_MODELS, paper_schedules
 from recap.cli.options import (
     DTYPES,
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         Path(args.json).parent.mkdir(parents=True, exist_ok=True)
     points = len(args.dtype) * len(args.engine) * len(args.batch)
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
     with tqdm(total=points * sum(len(job.schedules) for job in jobs), unit="row", disable=None) as bar:
         for job in jobs:
             own = compared(measured(args, job, bar))
@@ -122,7 +122,7 @@ def job_of(name: str, args: argparse.Namespace) -> Job:
     return Job(name, pipe.options, tuple(dict.fromkeys(schedules)))
 
 
-def measured(args: argparse.Namespace, job: Job, bar: Any) -> list[Row]:
+def measured(args: argparse.Namespace, job: Job, bar: Any) -> list[BenchRow]:
     """The rows of a model, in the order in which the arguments name them."""
     rows = []
     repeated = {"warmup": args.warmup, "repeat": args.repeat, "seed": args.seed}
@@ -141,7 +141,7 @@ def measured(args: argparse.Namespace, job: Job, bar: Any) -> list[Row]:
     return rows
 
 
-def result(args: argparse.Namespace, rows: Sequence[Row]) -> dict[str, Any]:
+def result(args: argparse.Namespace, rows: Sequence[BenchRow]) -> dict[str, Any]:
     """Everything that was measured, and what with; the ceiling is in TFLOP/s."""
     return {
         "rows": [row.json() for row in rows],
@@ -150,13 +150,13 @@ def result(args: argparse.Namespace, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[BenchRow]) -> str:
     """The rows of a model for people."""
     width = max(len("schedule"), *(len(row.schedule) for row in rows))
     return "\n".join([f"{'schedule':<{width}} {HEAD}", *(line(row, width) for row in rows)])
 
 
-def line(row: Row, width: int) -> str:
+def line(row: BenchRow, width: int) -> str:
     start = f"{row.schedule:<{width}} {row.batch:>5} {row.engine:<7}{row.dtype:<9}"
     if row.seconds_per_image is None or row.clocked_seconds is None:
         return f"{start} {row.error}"

@@ -26,7 +26,7 @@ from recap.evaluation.evaluate import Reference
 from recap.evaluation.features import load_inception
 from recap.evaluation.plots import plot_front, require
 from recap.evaluation.shards import FeatureFolder
-from recap.evaluation.sweep import Point, Row, Sweep
+from recap.evaluation.sweep import Point, Sweep, SweepRow
 from recap.models.registry import family_of
 from recap.pipelines import Pipeline
 from recap.runs.ranks import Ranks
@@ -132,7 +132,7 @@ def points_of(path: Path, about: dict[str, Any]) -> list[Point]:
     return theirs.points
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[SweepRow]) -> str:
     """The rows for people, fastest first."""
     width = max(len("schedule"), *(len(row.schedule) for row in rows))
     lines = [f"{'schedule':<{width}}  s/image     FID   spread  front  against plain"]

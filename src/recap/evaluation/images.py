@@ -16,7 +16,7 @@ from recap.view.images import open_picture
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
-Picture = tuple[str, np.ndarray]  # a name for messages, and (h, w, 3) of uint8
+NamedPicture = tuple[str, np.ndarray]  # a name for messages, and (h, w, 3) of uint8
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ImageSet:
     """Images of one size in a fixed order, read anew each time `batches` is called."""
 
     count: int
-    pictures: Callable[[], Iterator[Picture]]
+    pictures: Callable[[], Iterator[NamedPicture]]
 
     def __len__(self) -> int:
         return self.count
@@ -34,7 +34,7 @@ class ImageSet:
         if size < 1:
             raise ValueError(f"batches of {size} images were asked for but 1 or more is expected")
         batch: list[np.ndarray] = []
-        first: Picture | None = None
+        first: NamedPicture | None = None
         for name, pixels in self.pictures():
             first = first or (name, pixels)
             if pixels.shape != first[1].shape:
@@ -87,7 +87,7 @@ def _from_npz(path: Path) -> ImageSet:
     if key is None:
         raise ValueError(f"{path} has {sorted(keys)}; expected arr_0 or images")
 
-    def pictures() -> Iterator[Picture]:
+    def pictures() -> Iterator[NamedPicture]:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
             count, *shape = _header(stream, f"{key} in {path}")
             for i in range(count):

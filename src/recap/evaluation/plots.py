@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from recap.evaluation.drift import Drift
 from recap.evaluation.error import LocalError
-from recap.evaluation.sweep import Row
+from recap.evaluation.sweep import SweepRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +57,7 @@ def plot_error(rows: Sequence[LocalError], path: Path, title: str, ylabel: str) 
     figure.savefig(path)
 
 
-def plot_front(rows: Sequence[Row], path: Path, title: str) -> None:
+def plot_front(rows: Sequence[SweepRow], path: Path, title: str) -> None:
     """Quality against time: every schedule a labelled point, those on the front joined by a line."""
     figure, axes = _axes(title, "seconds an image", "FID")
     rows = sorted(rows, key=lambda row: row.seconds)
@@ -104,7 +104,7 @@ def _axes(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _label(figure: Figure, axes: Axes, rows: Sequence[Row]) -> None:
+def _label(figure: Figure, axes: Axes, rows: Sequence[SweepRow]) -> None:
     """Write every schedule beside its point, where it covers least of points and other labels."""
     from matplotlib.transforms import Bbox
 

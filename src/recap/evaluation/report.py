@@ -9,7 +9,7 @@ from typing import Any
 
 from recap.bench.measure import times
 from recap.bench.timing import PHASES
-from recap.evaluation.sweep import Row, Sweep, noise
+from recap.evaluation.sweep import Sweep, SweepRow, noise
 
 PAPER = Path(__file__).parent / "paper.json"  # published figures, none of them ours
 FAMILY_NAMES = {"maskgit": "MaskGIT", "mage": "MAGE", "mar": "MAR"}
@@ -45,7 +45,7 @@ def sweep_table(sweep: Sweep, against: Sequence[Mapping[str, Any]] = ()) -> str:
     return "\n".join([rows[0], "|" + "---|" * len(shown), *rows[1:]])
 
 
-def cells_of(row: Row, against: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def cells_of(row: SweepRow, against: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What the table says of a schedule, by column."""
     steps, quality = row.against.get("equal_steps"), row.against.get("equal_quality")
     best = f"{times(quality['speedup'])}, {quality['schedule']}" if quality else "no plain schedule as good"

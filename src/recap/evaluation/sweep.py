@@ -37,7 +37,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SweepRow:
     """All seeds of one schedule together."""
 
     schedule: str
@@ -84,12 +84,12 @@ def _means(several: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: mean(values[name] for values in several) for name in several[0] if name in names}
 
 
-def rows_of(points: Iterable[Point]) -> list[Row]:
+def rows_of(points: Iterable[Point]) -> list[SweepRow]:
     """One row a schedule, in the order of their first points; marks the front and compares with plain decoding."""
     by_schedule: dict[str, list[Point]] = {}
     for point in points:
         by_schedule.setdefault(point.schedule, []).append(point)
-    rows = [Row.of(several) for several in by_schedule.values()]
+    rows = [SweepRow.of(several) for several in by_schedule.values()]
     margin = noise(rows)
     best = front([(row.seconds, row.quality) for row in rows])
     return [
@@ -108,13 +108,13 @@ def front(places: Sequence[tuple[float, float]]) -> set[int]:
     return best
 
 
-def noise(rows: Iterable[Row]) -> float:
+def noise(rows: Iterable[SweepRow]) -> float:
     """How much of a difference in quality may be chance: two standard deviations over seeds, 0 if none is known."""
     spreads = [row.spread for row in rows if row.spread is not None]
     return 2 * math.sqrt(mean(spread**2 for spread in spreads)) if spreads else 0.0
 
 
-def against_plain(row: Row, rows: Sequence[Row], margin: float = 0.0) -> dict[str, Any]:
+def against_plain(row: SweepRow, rows: Sequence[SweepRow], margin: float = 0.0) -> dict[str, Any]:
     """What reuse gains: against plain decoding of equal steps, of equal quality, and of equal time.
 
     Of equal quality is the fastest plain schedule that is as good or worse by less than `margin`; of equal time, the
@@ -145,7 +145,7 @@ def against_plain(row: Row, rows: Sequence[Row], margin: float = 0.0) -> dict[st
     return result
 
 
-def _draws(row: Row) -> tuple[Any, ...]:
+def _draws(row: SweepRow) -> tuple[Any, ...]:
     """How values are drawn, apart from a diffusion head's steps."""
     options = row.options
     return options.preset, options.guidance, options.temperature, options.choice_temperature, options.order
@@ -159,7 +159,7 @@ class Sweep:
     points: list[Point]
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[SweepRow]:
         return rows_of(self.points)
 
     @classmethod

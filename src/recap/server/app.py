@@ -23,7 +23,7 @@ from recap.server import schema
 from recap.server.compare import Comparison
 from recap.server.guard import ApiError, Guard, handle_errors
 from recap.server.record import archive, as_text, encoded
-from recap.server.requests import Asked, PendingRequest, read
+from recap.server.requests import CheckedRequest, PendingRequest, read
 from recap.server.worker import Worker
 
 ABOUT = "Images by grouped decoding; image i of a seed is the one that `recap sample` draws, whoever else asks."
@@ -97,7 +97,7 @@ def _api(worker: Worker) -> APIRouter:
         )
 
     @router.post("/v1/plan")
-    async def predict(request: schema.Plan) -> schema.Cost:
+    async def predict(request: schema.PlanRequest) -> schema.PlanAnswer:
         """What an image with a schedule costs, without drawing it."""
         return await worker.in_side_thread(_cost, worker, request)
 
@@ -139,12 +139,12 @@ def _page(worker: Worker) -> APIRouter:
     return router
 
 
-def _cost(worker: Worker, request: schema.Plan) -> schema.Cost:
+def _cost(worker: Worker, request: schema.PlanRequest) -> schema.PlanAnswer:
     """The cost of one image with the schedule that is asked for."""
     asked = read(worker.models, worker.limits, request)
     schedule, model = asked.works[0].schedule, asked.pipe.model
     cost = plan(asked.model, model.config, schedule, dtype=model.dtype)
-    return schema.Cost(
+    return schema.PlanAnswer(
         model=asked.model,
         schedule=asked.evaluations,
         groups=[list(group.sizes) for group in schedule],
@@ -168,7 +168,7 @@ async def _drawn(worker: Worker, asked: schema.Sample | schema.Edit, request: Re
     return Response(body, media_type=FORMS[asked.format])
 
 
-def _packed(form: str, asked: Asked, images: Sequence[Image.Image]) -> bytes:
+def _packed(form: str, asked: CheckedRequest, images: Sequence[Image.Image]) -> bytes:
     """The body of an answer; the PNGs are the bytes that the command line writes."""
     files = {work: encoded(image) for work, image in zip(asked.works, images, strict=True)}
     if form == "png":
@@ -176,7 +176,7 @@ def _packed(form: str, asked: Asked, images: Sequence[Image.Image]) -> bytes:
     if form == "zip":
         return archive({f"{work.index:06d}.png": file for work, file in files.items()})
     pictures = [
-        schema.Picture(index=work.index, label=work.label, name=asked.name_of(work), png=as_text(file))
+        schema.EncodedImage(index=work.index, label=work.label, name=asked.name_of(work), png=as_text(file))
         for work, file in files.items()
     ]
     drawn = schema.Drawn(model=asked.model, seed=asked.request.seed, schedule=asked.evaluations, images=pictures)

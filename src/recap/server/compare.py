@@ -19,7 +19,7 @@ from recap.runs.record import versions
 from recap.runs.works import Failed, Work
 from recap.server import record
 from recap.server.guard import ApiError
-from recap.server.requests import Asked, PendingRequest
+from recap.server.requests import CheckedRequest, PendingRequest
 from recap.view.frames import Frame, frame_of
 from recap.view.pace import DisplayBudget
 
@@ -33,7 +33,7 @@ BACKLOG = 64  # events that a visitor may be behind before it is sent no more of
 class Comparison(PendingRequest):
     """The images of one request in one or two variants, and the events that its visitor has not been sent yet."""
 
-    def __init__(self, asked: Asked, *, both: bool = True, drift: bool = False) -> None:
+    def __init__(self, asked: CheckedRequest, *, both: bool = True, drift: bool = False) -> None:
         """`both` draws without reuse too; `drift` holds every local evaluation against an exact one."""
         super().__init__(asked)
         self.both = both and asked.works[0].schedule.local > 0

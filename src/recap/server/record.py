@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image
 
 from recap.server import schema
-from recap.server.requests import Asked
+from recap.server.requests import CheckedRequest
 
 EPOCH = (1980, 1, 1, 0, 0, 0)  # equal images make equal archives
 
@@ -36,7 +36,7 @@ def archive(files: Mapping[str, bytes]) -> bytes:
     return whole.getvalue()
 
 
-def command(asked: Asked, variant: str) -> str:
+def command(asked: CheckedRequest, variant: str) -> str:
     """The command line that draws the images of a variant, file by file."""
     request, words = asked.request, ["recap", "edit" if asked.files else "sample", "--model", asked.model]
     model = schema.Model.of(asked.model, asked.pipe)

@@ -25,10 +25,10 @@ FORMATS = ("PNG", "JPEG", "WEBP")  # of pictures that come from outside; each ot
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CheckedRequest:
     """The images of a request, and the options under which they are drawn."""
 
-    request: schema.Draw
+    request: schema.DrawRequest
     model: str
     pipe: Pipeline
     works: list[Work]
@@ -55,7 +55,7 @@ class Asked:
 class PendingRequest:
     """A request in the queue; `done` becomes its images, or the refusal that came instead."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: CheckedRequest) -> None:
         self.asked = asked
         self.waiting = list(asked.works)  # not begun yet
         self.finished: dict[Work, Any] = {}
@@ -75,13 +75,13 @@ class PendingRequest:
         """Its place in the queue is another one now, 1 being next."""
 
 
-def read(models: Mapping[str, Pipeline], limits: Limits, request: schema.Plan) -> Asked:
+def read(models: Mapping[str, Pipeline], limits: Limits, request: schema.PlanRequest) -> CheckedRequest:
     """The works that a request means, or a refusal; too large a request is refused before anything is made."""
     name = next(iter(models)) if request.model is None else request.model
     if name not in models:
         raise ApiError(422, "model", f"no model is called {name!r}; there are {', '.join(models)}")
     pipe = models[name]
-    draw = request if isinstance(request, schema.Draw) else schema.Draw(num=1)
+    draw = request if isinstance(request, schema.DrawRequest) else schema.DrawRequest(num=1)
     first = request.first if isinstance(request, schema.Answer) else 0
     given, labels, count = request.options(), draw.label_list, draw.count(first)
     start, files = None, dict[str, bytes]()
@@ -104,7 +104,7 @@ def read(models: Mapping[str, Pipeline], limits: Limits, request: schema.Plan) -
         first=first,
         starts=None if start is None else [start],
     )
-    return Asked(draw, name, pipe, works, options, files)
+    return CheckedRequest(draw, name, pipe, works, options, files)
 
 
 def _start(pipe: Pipeline, asked: schema.Redraw, limits: Limits) -> tuple[Start, dict[str, bytes]]:

@@ -28,7 +28,7 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Plan(Request):
+class PlanRequest(Request):
     """A model and how it is sampled; what is left out is the model's own."""
 
     model: Word | None = Field(default=None, description="A name of /v1/models; left out, the default.")
@@ -59,7 +59,7 @@ class Plan(Request):
         return SamplingOptions.from_json(said | alone)
 
 
-class Draw(Plan):
+class DrawRequest(PlanRequest):
     """Images to draw: those of the run with this seed, as `recap sample` would draw them."""
 
     labels: Label | Annotated[list[Label], Field(min_length=1, max_length=MAX_COUNT)] | None = Field(
@@ -79,7 +79,7 @@ class Draw(Plan):
         return self.num if self.num is not None else max(1, len(self.label_list or ()) - first)
 
 
-class Redraw(Draw):
+class Redraw(DrawRequest):
     """A picture of which a part is drawn anew, in as many versions as asked for."""
 
     image: str | None = Field(default=None, description="A PNG, JPEG or WebP file as base64 text.")
@@ -100,7 +100,7 @@ class Answer(Request):
     )
 
 
-class Sample(Answer, Draw):
+class Sample(Answer, DrawRequest):
     """Images to draw: `first` to `first + num` of the run with this seed, as `recap sample` would draw them."""
 
 
@@ -134,7 +134,7 @@ class Evaluations(BaseModel):
         return cls(options=options.text, chain=max(1, *(group.local for group in schedule)), **numbers)
 
 
-class Picture(BaseModel):
+class EncodedImage(BaseModel):
     """One image."""
 
     index: int
@@ -149,7 +149,7 @@ class Drawn(BaseModel):
     model: str
     seed: int
     schedule: Evaluations
-    images: list[Picture]
+    images: list[EncodedImage]
 
 
 class Model(BaseModel):
@@ -193,7 +193,7 @@ class Models(BaseModel):
     version: str
 
 
-class Cost(BaseModel):
+class PlanAnswer(BaseModel):
     """What one image costs by operations alone, against plain decoding in as many sub-steps."""
 
     model: str
