@@ -16,7 +16,7 @@ from recap import CheckpointError, Pipeline, load
 from recap.checkpoints import hub
 from recap.checkpoints.int8 import restore
 from recap.models.registry import build
-from tests.pipelines.test_pipeline import FAMILIES, SCHEDULE, draw, pipeline, shared
+from tests.pipelines.test_pipeline import FAMILIES, draw, pipeline, shared
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -175,13 +175,3 @@ def test_a_damaged_download_is_refused(fake: FakeHub) -> None:
     (fake.folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(CheckpointError, match="the folder is incomplete"):
         load("someone/flowers")
-
-
-def test_one_generator_or_a_list() -> None:
-    pipe = shared("maskgit")
-    options: dict[str, Any] = {"schedule": SCHEDULE, "output_type": "latent"}
-    one = pipe([1, 2], generator=torch.Generator().manual_seed(3), **options).tokens
-    assert torch.equal(one, pipe([1, 2], generator=torch.Generator().manual_seed(3), **options).tokens)
-    listed = [torch.Generator().manual_seed(s) for s in (5, 6)]
-    both = pipe([1, 2], generator=listed, **options).tokens
-    assert torch.equal(both[1:], pipe([2], generator=[torch.Generator().manual_seed(6)], **options).tokens)

@@ -69,7 +69,6 @@ class Verifier:
         self.model, self.selector, self.seed, self.tolerance = model, selector, seed, tolerance
         self.reranks = isinstance(model.head, CategoricalHead)  # then the order may change between evaluations
         self.branches = 2 if model.guidable else 1
-
         self.checks: dict[str, Callable[[], Iterator[float]]] = {
             "full evaluation = plain forward": self.full_is_plain,
             "local with nothing changed = full": self.unchanged,
