@@ -283,7 +283,7 @@ def test_plans_of_labels(argv: list[str], tmp_path: Path) -> None:
     assert "plan.txt, line 2: label 9 is out of range" in refuse(
         argv, tmp_path / "x", "--labels", f"@{tmp_path}/plan.txt"
     )
-    assert "no such file" in refuse(argv, tmp_path / "x", "--labels", "@nothing")
+    assert "No such file" in refuse(argv, tmp_path / "x", "--labels", "@nothing")
     assert "leave --labels and --num out" in refuse(argv, tmp_path / "x", "--per-class", "2")
 
 
