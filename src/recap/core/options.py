@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from recap.core.counts import group_lengths
-from recap.core.presets import DIFFUSION, PRESETS, usual_guidance
+from recap.core.presets import PRESETS, check_family, usual_guidance
 from recap.core.schedule import CHECKS, Check, Ramp, Schedule, check_value, is_number, one_of, whole
 from recap.core.selection import ORDERS
 
@@ -41,10 +41,8 @@ class SamplingOptions:
     def __post_init__(self) -> None:
         for name, value in self._said().items():
             check_value(name, value, OPTIONS[name][1])
-        if self.preset in DIFFUSION and self.choice_temperature is not None:
-            raise ValueError(f"preset {self.preset!r} decodes in random order; leave choice_temperature out")
-        if self.preset not in (None, *DIFFUSION) and (self.head_steps or self.solver):
-            raise ValueError(f"preset {self.preset!r} has no diffusion head; leave head_steps and solver out")
+        if self.preset is not None:
+            check_family(self.preset, self._said())
         if self.full is not None:
             group_lengths(self.full, self.local or 0, self.warmup, self.chain or 1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -84,7 +84,16 @@ def preset(name: str, tokens: int = 256, **given: Unpack[Draws]) -> Schedule:
     if name not in PRESETS:
         near = get_close_matches(name, PRESETS, n=1, cutoff=0.0)[0]
         raise ValueError(f"no preset is called {name!r}; did you mean {near!r}? Known: {', '.join(PRESETS)}")
+    check_family(name, given)
     return PRESETS[name](tokens, **given)
+
+
+def check_family(preset: str, given: Collection[str]) -> None:
+    """Refuse options that mean nothing to the family of a preset."""
+    if preset in DIFFUSION and "choice_temperature" in given:
+        raise ValueError(f"preset {preset!r} decodes in random order; leave choice_temperature out")
+    if preset not in DIFFUSION and ("head_steps" in given or "solver" in given):
+        raise ValueError(f"preset {preset!r} has no diffusion head; leave head_steps and solver out")
 
 
 def usual_guidance(preset: str, guidance: float | Ramp) -> float | Ramp:
