@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -202,6 +203,31 @@ def test_core_needs_torch_alone() -> None:
         if name.partition(".")[0] not in known
     ]
     assert not wrong, listed(wrong)
+
+
+def test_the_tree_in_readme_is_the_real_one() -> None:
+    block = (ROOT / "README.md").read_text().split("src/recap/\n")[1].split("```")[0]
+    assert {line.split("/")[0].strip() for line in block.splitlines()} == set(LEVEL)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "place"),
+    [
+        ("a rule for which tokens to unmask", "core/selection.py"),
+        ("a family", "models/registry.py"),
+        ("an HTTP field", "server/schema.py"),
+        ("a metric", "evaluation/metrics.py"),
+        ("an engine", "engine/__init__.py"),
+    ],
+)
+def test_contributing_says_which_file_to_open(wanted: str, place: str) -> None:
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert place in dict(rows)[wanted]
+    named = {path for _, text in rows for path in re.findall(r"`(\w+/[\w/]*\w\.py|\w+/[\w/]*/)`", text)}
+    missing = [
+        path for path in named if "NAME" not in path and not any((base / path).exists() for base in (ROOT, SOURCE))
+    ]
+    assert not missing
 
 
 def test_files_are_short() -> None:
