@@ -1,6 +1,7 @@
 """Drift of context features, errors of local evaluations, and the command that measures both."""
 
 import argparse
+import copy
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,9 +19,10 @@ from recap.cli import drift as command
 from recap.core.canvas import take
 from recap.core.schedule import cosine
 from recap.evaluation.drift import Drift, context_features, cosine_similarity, feature_drift, reveal
-from recap.evaluation.error import evaluation_error, local_error, measured
+from recap.evaluation.error import ErrorLog, evaluation_error, local_error
 from recap.models.adapter import Adapter
 from recap.models.layers import Block
+from recap.runs import draw
 from tests import tiny
 from tests.evaluation.test_plots import picture
 from tests.pipelines.test_pipeline import SCHEDULE, equal, pipeline, request, shared, state
@@ -188,12 +190,12 @@ def test_cosine_is_the_usual_one_and_exact_for_equal_vectors() -> None:
 def test_measuring_errors_leaves_the_images_as_they_are(family: str) -> None:
     pipe, schedule = shared(family), SCHEDULE if family == "mage" else GUIDED
     local = pipe.model.local
-    watched, log = measured(pipe, schedule)
+    watched = copy.copy(pipe)
+    watched.model = ErrorLog(pipe.model, schedule)
     plain, ours = (p(**request(family), schedule=schedule, seed=3, output_type="pt") for p in (pipe, watched))
     assert torch.equal(plain.tokens, ours.tokens)
     assert torch.equal(plain.images, ours.images)
     assert pipe.model.local == local
-    assert len(log.rows()) == schedule.local
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -210,6 +212,27 @@ def test_rows_say_where_in_the_run_they_were_measured(family: str) -> None:
     assert [(row.step, row.decoded, row.rows, row.tokens) for row in rows] == expected
     assert all(100 * NOTHING[family] < row.mean <= row.max for row in rows)
     assert any(row.mean < row.max for row in rows)
+
+
+def test_images_that_are_drawn_again_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory ends after the first local evaluation of four images, and the last batch is filled up."""
+    monkeypatch.setattr(draw, "ALONE", ())  # as on a GPU
+    sizes: list[int] = []
+
+    def note(kind: str, features: Tensor) -> None:
+        if kind == "local":
+            sizes.append(len(features))
+            if sizes == [4, 4]:
+                raise MemoryError
+
+    rows = []
+    for batch in (2, 4):
+        pipe = pipeline("mage")
+        pipe.model, pipe.batch_size = tiny.Spied(pipe.model, note), batch
+        sizes.clear()
+        rows.append(local_error(pipe, pipe.works(None, 3, "4+3", seed=1)))
+    assert sizes == [4, 4, *[2] * 6]
+    assert rows[0] == rows[1]
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)

@@ -21,7 +21,7 @@ from tests.tiny import FAMILIES
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_events_tell_the_whole_run(family: str) -> None:
-    started, *middle, done = compared(served(family), num=2, full=4, local=3, drift=True)
+    started, *middle, done = compared(served(family), num=2, full=4, local=3)
     assert (started["event"], started["model"], started["images"]) == ("started", family, 2)
     assert (started["schedule"]["full"], started["schedule"]["local"]) == (4, 3)
     assert [variant["evaluations"] for variant in started["variants"]] == ["7", "4+3"]
@@ -37,8 +37,6 @@ def test_events_tell_the_whole_run(family: str) -> None:
             assert len(states) == 16
             assert states.count("2") == tokens[frame["step"] - 1]
             assert states.count("2") + states.count("3") == frame["decoded"]
-            measured = name == "reused" and frame["evaluation"] == "local"
-            assert frame["drift"] >= 0 if measured else frame["drift"] is None
         assert frames[-1]["picture"] is None  # a finished image follows
         clocks = [event["seconds"] for event in own]
         assert clocks == sorted(clocks)
@@ -132,27 +130,6 @@ def test_a_clock_counts_the_run_and_nothing_else(family: str) -> None:
     assert [event["seconds"] for event in events if event["event"] == "image"] == [17, 34]
     assert [event["seconds"] for event in events if event["event"] == "frame"] == [*range(1, 8), *range(18, 25)]
     assert time[0] > 5000
-
-
-def test_drift_is_left_out_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a log says that it took is taken off."""
-    from recap.evaluation import error
-
-    pipe: Any = few("maskgit")
-    (work,) = pipe.works([1], schedule="4+3", seed=0)
-    before = error.ErrorLog.local
-
-    def dear(self: Any, *args: Any) -> Any:
-        features = before(self, *args)
-        self.seconds += 1000
-        return features
-
-    monkeypatch.setattr(error.ErrorLog, "local", dear)
-    clock = lambda: 0.0  # noqa: E731
-    run = VariantRun("reused", [work], pipe, DisplayBudget(clock=clock), drift=True)
-    events = [event for several in run.steps for event in several]
-    assert run.seconds < -2999  # three local evaluations
-    assert sum(event.get("drift") is not None for event in events) == 3
 
 
 @pytest.mark.parametrize("cost", [0.01, 1.0, 7.0])

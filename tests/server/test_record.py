@@ -35,7 +35,7 @@ def test_the_commands_of_a_record_draw_it_again(tmp_path: Path, monkeypatch: pyt
     body: Any = {"labels": [3, 1], "num": 2, "seed": 4}
     if kind != "own":
         body |= {"full": 3, "local": 2, "chain": 2, "guidance": [1.0, 2.5], "preset": "maskgit"}
-    body |= {"drift": True} if kind == "sample" else upload(11)
+    body |= {} if kind == "sample" else upload(11)
     events = compared(served("maskgit"), **body)
     with zipfile.ZipFile(io.BytesIO(base64.b64decode(events[-1]["archive"]))) as archive:
         archive.extractall(tmp_path)

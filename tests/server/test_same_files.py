@@ -93,7 +93,7 @@ def test_edited_images(place: Path, family: str) -> None:
     assert pngs(by_mask) == masked
     assert pngs(by_box) == boxed
     schedule = by_mask.json()["schedule"]
-    events = compared(served(family), **body, mask=text("mask.png"), drift=True)
+    events = compared(served(family), **body, mask=text("mask.png"))
     assert pngs(events, "reused") == masked
     assert events[0]["schedule"] == schedule
     variants = {variant["variant"]: variant for variant in events[0]["variants"]}
@@ -136,7 +136,7 @@ def test_where_images_are_drawn_together_batches_are_filled_up(
     for body, command in ((both, ["sample"]), (both | pictures, edit)):
         pipe = few(family)
         pipe.model = noted = Noted(pipe.model)
-        events = compared(served(pipes={family: pipe}, batch=8), **body, drift=True)
+        events = compared(served(pipes={family: pipe}, batch=8), **body)
         assert noted.batches == {8}
         assert pngs(events, "reused") == by_command(*command, *argv)
         frames = [event for event in events if event["event"] == "frame" and event["variant"] == "reused"]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from statistics import fmean
 
-import torch
 from torch import Tensor
 
-from recap.bench.timing import synchronized_time
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead, guided
-from recap.core.schedule import Schedule, Step
+from recap.core.schedule import Schedule
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.pipelines import Pipeline
 from recap.runs.draw import draw
-from recap.runs.works import Work
+from recap.runs.works import Done, Failed, Work
 from recap.view.progress import tqdm
 
 
@@ -34,39 +34,27 @@ class LocalError:
 
 
 class ErrorLog(ModelWrapper):
-    """A model whose local evaluations are compared on the side: errors by sub-step, image by image."""
+    """A model whose local evaluations are compared on the side; it watches the run, to know whose they are."""
 
     def __init__(self, model: Adapter, schedule: Schedule) -> None:
         super().__init__(model)
-        self.size = schedule.known + schedule.tokens
-        self.seconds = 0.0  # that comparing has taken
-        self.steps: dict[int, tuple[int, int, Step]] = {}  # by tokens decoded: number, rows renewed, step
-        number, decoded = 0, schedule.known
-        for group in schedule:
-            for index, step in enumerate(group.steps):
-                number += 1
-                if index:
-                    self.steps[decoded] = number, group.tokens, step
-                decoded += step.tokens
-        self.errors: dict[int, list[Tensor]] = {decoded: [] for decoded in self.steps}
+        decoded = accumulate(schedule.sizes, initial=schedule.known)
+        self.guidance = {at: step.guidance for at, step in zip(decoded, schedule.steps, strict=False)}
+        self.latest: list[float] = []
+        self.errors: dict[int, dict[Work, float]] = {}  # by sub-step; images that are drawn again replace theirs
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
         features = self.model.local(canvas, cache, rows, wanted)
-        _, _, step = self.steps[canvas.decoded]
-        began = synchronized_time(self.device)
-        self.errors[canvas.decoded].append(evaluation_error(self.model, canvas, features, wanted, step.guidance))
-        self.seconds += synchronized_time(self.device) - began
+        guidance = self.guidance[canvas.decoded]
+        self.latest = evaluation_error(self.model, canvas, features, wanted, guidance).tolist()
         return features
 
-    def rows(self) -> list[LocalError]:
-        """One row for each local evaluation that was seen, in order."""
-        table = []
-        for decoded, (number, rows, step) in self.steps.items():
-            if self.errors[decoded]:
-                errors = torch.cat(self.errors[decoded])
-                mean, largest = float(errors.mean()), float(errors.max())
-                table.append(LocalError(number, decoded / self.size, rows, step.tokens, mean, largest))
-        return table
+    def step(self, works: Sequence[Work], step: int, canvas: Canvas) -> None:
+        # rows after the works' own fill up a batch
+        self.errors.setdefault(step, {}).update(zip(works, self.latest, strict=False))
+
+    def done(self, results: Sequence[Done | Failed]) -> None:
+        pass
 
 
 def evaluation_error(
@@ -94,16 +82,19 @@ def error_name(model: Adapter) -> str:
     return "KL(exact || local)" if isinstance(model.head, CategoricalHead) else "relative error of features"
 
 
-def measured(pipe: Pipeline, schedule: Schedule) -> tuple[Pipeline, ErrorLog]:
-    """A copy of `pipe` that generates the same images under `schedule`, and the log that fills meanwhile."""
-    other = copy.copy(pipe)
-    other.model = log = ErrorLog(pipe.model, schedule)
-    return other, log
-
-
 def local_error(pipe: Pipeline, works: Sequence[Work], *, progress: bool = False) -> list[LocalError]:
     """Draw images of one schedule that has local evaluations, and measure each of these on the way."""
-    pipe, log = measured(pipe, works[0].schedule)
-    for _ in tqdm(draw(pipe, works, decode=False), total=len(works), desc="error", disable=not progress):
+    schedule, watched = works[0].schedule, copy.copy(pipe)
+    watched.model = log = ErrorLog(pipe.model, schedule)
+    for _ in tqdm(draw(watched, works, log, decode=False), total=len(works), desc="error", disable=not progress):
         pass
-    return log.rows()
+    rows, number, size = [], 0, schedule.known + schedule.tokens
+    for decoded, group in schedule.contexts():
+        for index, step in enumerate(group.steps):
+            number += 1
+            if index:
+                errors = log.errors[number].values()
+                row = LocalError(number, decoded / size, group.tokens, step.tokens, fmean(errors), max(errors))
+                rows.append(row)
+            decoded += step.tokens
+    return rows

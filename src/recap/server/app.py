@@ -127,7 +127,7 @@ def _page(worker: Worker) -> APIRouter:
         """Draw images, or edit a picture, with reuse and without, and tell of every sub-step."""
         worker.admit(asked.count())
         works = await worker.in_side_thread(read, worker.models, worker.limits, asked)
-        run = Comparison(works, both=asked.compare, drift=asked.drift)
+        run = Comparison(works, both=asked.compare)
         worker.submit(run)
         return StreamingResponse(
             run.lines(),

@@ -33,11 +33,10 @@ BACKLOG = 64  # events that a visitor may be behind before it is sent no more of
 class Comparison(PendingRequest):
     """The images of one request in one or two variants, and the events that its visitor has not been sent yet."""
 
-    def __init__(self, asked: CheckedRequest, *, both: bool = True, drift: bool = False) -> None:
-        """`both` draws without reuse too; `drift` holds every local evaluation against an exact one."""
+    def __init__(self, asked: CheckedRequest, *, both: bool = True) -> None:
+        """`both` draws without reuse too."""
         super().__init__(asked)
         self.both = both and asked.works[0].schedule.local > 0
-        self.drift = drift
         self._events: asyncio.Queue[Event] = asyncio.Queue()
 
     def watched(self) -> bool:
@@ -74,10 +73,7 @@ def compare(request: Comparison) -> Iterator[Event]:
     variants = {"reused" if asked.works[0].schedule.local else "plain": asked.works}
     if request.both:
         variants = {"plain": asked.plain(), **variants}
-    runs = [
-        VariantRun(name, works, asked.pipe, budget, watched=request.watched, drift=request.drift)
-        for name, works in variants.items()
-    ]
+    runs = [VariantRun(name, works, asked.pipe, budget, request.watched) for name, works in variants.items()]
     started = {
         "model": asked.model,
         "images": len(asked.works),
@@ -107,8 +103,8 @@ def compare(request: Comparison) -> Iterator[Event]:
 class VariantRun:
     """One way of drawing the images, "plain" or "reused": its events sub-step by sub-step, and a clock of its own.
 
-    The clock counts evaluations, draws and the final decoding, but neither pictures of what is under way, nor what
-    drift takes, nor the other variant.
+    The clock counts evaluations, draws and the final decoding, but neither pictures of what is under way nor the
+    other variant.
     """
 
     def __init__(
@@ -117,14 +113,11 @@ class VariantRun:
         works: Sequence[Work],
         pipe: Pipeline,
         budget: DisplayBudget,
-        *,
         watched: Callable[[], bool] = lambda: True,
-        drift: bool = False,
     ) -> None:
         """`budget` is the time for pictures while they are `watched`, and has the clock."""
         self.name, self.works, self.pipe, self.budget, self.watched = name, works, pipe, budget, watched
         self.schedule = works[0].schedule
-        self.drift = drift and self.schedule.local > 0
         self.seconds = 0.0
         self.pictures: list[Image.Image] = []
         size = images_together(pipe)  # of all other runs on this device
@@ -138,21 +131,11 @@ class VariantRun:
 
     def _batch(self, works: Sequence[Work], first: int, size: int) -> Iterator[list[Event]]:
         """Images that are drawn together, the one at place `first` and those after it."""
-        schedule, pipe, log = self.schedule, self.pipe, None
-        if self.drift:
-            from recap.evaluation.error import measured  # brings much that nothing else here needs
-
-            pipe, log = measured(pipe, schedule)
-        canvases = begin(pipe, works, size)
-        for step, evaluated in enumerate(schedule.steps, start=1):
-            apart = 0.0 if log is None else log.seconds
+        canvases = begin(self.pipe, works, size)
+        for step in range(1, len(self.schedule.steps) + 1):
             with self._timed():
                 canvas = next(canvases)
-            self.seconds -= 0.0 if log is None else log.seconds - apart
-            frame = frame_of(self.pipe, schedule, step, [canvas], [len(works)])
-            drift: list[float | None] = [None] * len(works)
-            if log is not None and frame.evaluation == "local":
-                drift = log.errors[frame.decoded - evaluated.tokens][-1].tolist()
+            frame = frame_of(self.pipe, self.schedule, step, [canvas], [len(works)])
             yield [
                 {
                     "event": "frame",
@@ -166,7 +149,6 @@ class VariantRun:
                     "seconds": self.seconds,
                     "states": "".join(map(str, states)),
                     "picture": picture,
-                    "drift": drift[row],
                 }
                 for row, (states, picture) in enumerate(
                     zip(frame.states.tolist(), self._previews(frame), strict=True)

@@ -114,7 +114,6 @@ class Compare(Redraw):
     """Images to draw, or with a picture to edit, by reuse and beside it by plain decoding in as many sub-steps."""
 
     compare: bool = Field(default=True, description="Decode plainly too, with as many sub-steps.")
-    drift: bool = Field(default=False, description="Hold every local evaluation against an exact one.")
 
 
 class Evaluations(BaseModel):

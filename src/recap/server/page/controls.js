@@ -79,7 +79,7 @@ export class Controls {
 
   /** The request that the form means. */
   request() {
-    const { seed, compare, drift } = this.form.elements;
+    const { seed, compare } = this.form.elements;
     return {
       model: this.model.name,
       labels: this.model.classes ? this.classes.labels : null,
@@ -88,7 +88,6 @@ export class Controls {
       ...this.schedule.asked,
       guidance: this.scale,
       compare: compare.checked,
-      drift: drift.checked,
     };
   }
 

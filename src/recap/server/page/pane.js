@@ -48,7 +48,6 @@ export class Pane {
     const words = [`${which} ${step} of ${this.kinds.length}`, this.kinds[step - 1]];
     if (this.tokens) words.push(plural(this.tokens[step - 1], "token"));
     if (frame) words.push(`${frame.decoded} decoded`);
-    if (frame?.drift) words.push(`drift ${frame.drift.toPrecision(2)}`);
     return words.join(" · ");
   }
 

@@ -2,7 +2,6 @@
 
 import { Compare } from "./compare.js";
 import { calm, make, parts, stamp } from "./dom.js";
-import { chart } from "./drift.js";
 import { seconds, times } from "./format.js";
 import { Pane } from "./pane.js";
 import { Keep } from "./keep.js";
@@ -10,8 +9,6 @@ import { kinds } from "./schedule.js";
 import { CELLS } from "./tile.js";
 
 const LONGEST = 8; // seconds of a replay
-const DIVERGENCE = ["KL divergence", "the divergence of what it would draw from what an exact one would"];
-const UNITS = { maskgit: DIVERGENCE, mage: DIVERGENCE, mar: ["relative error", "the relative error of its features"] };
 
 export class Stage {
   constructor(place, prefix, about, { editing = false, edit = null } = {}) {
@@ -69,7 +66,6 @@ export class Stage {
 
   begin(event) {
     this.used = true;
-    this.measured = false;
     this.part("replay").hidden = this.part("after").hidden = true;
     const { side, grid } = this.models.find(({ name }) => name === event.model);
     this.run = { ...event, side, grid };
@@ -79,7 +75,6 @@ export class Stage {
   }
 
   frame(event) {
-    this.measured ||= event.drift !== null;
     const drawn = this.panes.get(event.variant).frame(event);
     this.tell(null, lead([...this.panes.values()]));
     return drawn;
@@ -105,18 +100,8 @@ export class Stage {
     else this.tell(seconds(Object.values(spent)[0]), `for ${this.run.images === 1 ? "the image" : `${this.run.images} images`}`);
     this.part("replay").hidden = this.part("after").hidden = false;
     this.part("compare").hidden = !both;
-    this.part("drift").hidden = !this.measured;
-    if (this.measured) this.drift(reused ?? plain);
     this.keep.set(event, this.editing);
     if (both) await this.compare.set(plain.finals, reused.finals, event.difference, this.run.side);
-  }
-
-  drift(pane) {
-    const lines = pane.frames.map((frames) => frames.filter((frame) => frame.drift !== null).map((frame) => [frame.step, frame.drift]));
-    const { family } = this.models.find(({ name }) => name === this.run.model);
-    const [unit, meant] = UNITS[family] ?? UNITS.maskgit;
-    this.part("drift-chart").replaceChildren(chart(lines, pane.kinds.length, unit));
-    this.part("drift-about").textContent = `How far each local evaluation is from an exact one over all tokens: ${meant}.`;
   }
 
   /** Both runs again, in the time of their clocks. */
