@@ -15,8 +15,8 @@ from recap import Pipeline
 from recap.bench import measure as module
 from recap.bench import timing
 from recap.bench.measure import BenchRow, ceiling, compared, measure, time_callable, times, works_of
-from recap.bench.schedules import LISTS, PAPER_MODELS, listed, paper_schedules
-from recap.bench.timing import PHASES, generate, seconds_an_image, timed
+from recap.bench.schedules import LISTS, PAPER_MODELS, listed
+from recap.bench.timing import PHASES, TimedPipeline, generate, seconds_an_image
 from recap.cli import bench as command
 from recap.cli import main, parser
 from recap.core.options import SamplingOptions
@@ -161,21 +161,23 @@ def test_the_papers_list_is_its_tables() -> None:
         assert {*steps, *(row.full + row.local for row in rows)} <= set(plain)
         assert len(plain) == len(set(plain))
     (job,) = jobs("--list", "paper", "--model", "mar-h", "--schedule", "8", "96+32:warmup=64")
-    assert len(job.schedules) == 1 + len(paper_schedules("mar-huge"))
+    assert len(job.schedules) == 1 + len(listed("paper", "mar-huge", "mar-huge", 256))
     assert SIZES.keys() >= set(PAPER_MODELS)
+    with pytest.raises(ValueError, match="no rows of sentences"):
+        listed("paper", "sentences", "", 256)
 
 
 @pytest.mark.parametrize("preset", ["maskgit", "mage", "mar-large"])
 @pytest.mark.parametrize("name", LISTS)
 def test_lists_fit_the_models(name: str, preset: str) -> None:
-    schedules = listed(name, preset, 256)
+    schedules = listed(name, "m", preset, 256)
     assert len(schedules) == len(set(schedules)) >= 6
     assert any(each.local for each in schedules)
     for each in schedules:
         SamplingOptions(preset).override(each).schedule()
-    few = listed(name, preset, 40)
+    few = listed(name, "m", preset, 40)
     assert few == [each for each in schedules if (each.full or 0) + (each.local or 0) <= 40]
-    mar = {each.text for each in listed("paper", "mar", 256)}  # a family's list has the rows of all its sizes
+    mar = {each.text for each in listed("paper", "m", "mar", 256)}  # a family's list has the rows of all its sizes
     assert {"72+24:warmup=48", "96+32:warmup=64", *map(str, PAPER_PLAIN["mar"])} <= mar
 
 
@@ -189,7 +191,6 @@ ERRORS = {
     "--model mage-base --tiny --repeat 0": "--repeat is 0",
     "--model mage-base --tiny --device warp": "warp",
     "--model mage-base --tiny --engine eager graphs": "'graphs'",
-    "--model mar-base --list paper": "no rows of mar-base",
     "--model flowers-kl": "tokenizer",
 }
 
@@ -274,7 +275,8 @@ def test_ceiling_is_measured_once() -> None:
 def test_clocks_change_nothing_and_count_every_part(family: str) -> None:
     pipe = pipeline(family)
     works = works_of(pipe, cosine(16, full=4, local=2, head_steps=(4, 3)), 2)
-    clocked, watch = timed(pipe)
+    clocked = TimedPipeline(pipe)
+    watch = clocked.watch
     with watch.measure("total"):
         tokens = generate(clocked, works)
         pixels = clocked.decode(tokens, "pt")

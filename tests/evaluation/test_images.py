@@ -203,8 +203,3 @@ def test_other_paths_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"something else")
         with pytest.raises(ValueError, match=message):
             open_images(tmp_path / name)
-
-
-def test_an_empty_batch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="batches of 0 images"):
-        read(open_images(npz_of(tmp_path, arr_0=pixels())), 0)

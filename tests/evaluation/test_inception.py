@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -188,74 +189,20 @@ def with_logits(official_path: Path) -> InceptionFeatures:
     return load_inception(official_path)
 
 
-class Unfolded:
-    """The network by the names of the official file, with its batch normalisation, written without our layers."""
-
-    def __init__(self, state: dict[str, Tensor]) -> None:
-        self.state = state
-
-    def conv(self, x: Tensor, name: str, stride: int = 1, padding: tuple[int, int] | None = None) -> Tensor:
-        weight = self.state[f"{name}.conv.weight"]
-        if padding is None:  # as much as keeps the size
-            padding = (weight.shape[2] // 2, weight.shape[3] // 2)
-        gamma, beta, mean, var = (
-            self.state[f"{name}.bn.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
-        )
-        x = F.conv2d(x, weight, stride=stride, padding=padding)
-        return F.batch_norm(x, mean, var, gamma, beta, eps=1e-3).relu()
-
-    def chain(self, x: Tensor, block: str, *names: str) -> Tensor:
-        for name in names:
-            x = self.conv(x, f"{block}.{name}")
-        return x
-
-    def shrunk(self, x: Tensor, name: str) -> Tensor:
-        return self.conv(x, name, stride=2, padding=(0, 0))
-
-    def averaged(self, x: Tensor, block: str) -> Tensor:
-        return self.chain(F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), block, "branch_pool")
-
-    def __call__(self, x: Tensor) -> Tensor:
-        x = self.shrunk(x, "Conv2d_1a_3x3")
-        x = self.conv(x, "Conv2d_2a_3x3", padding=(0, 0))
-        x = F.max_pool2d(self.conv(x, "Conv2d_2b_3x3"), 3, 2)
-        x = self.conv(self.conv(x, "Conv2d_3b_1x1"), "Conv2d_4a_3x3", padding=(0, 0))
-        x = F.max_pool2d(x, 3, 2)
-        double = ("branch3x3dbl_1", "branch3x3dbl_2", "branch3x3dbl_3")
-        for block in ("Mixed_5b", "Mixed_5c", "Mixed_5d"):
-            five = self.chain(x, block, "branch5x5_1", "branch5x5_2")
-            parts = [self.chain(x, block, "branch1x1"), five, self.chain(x, block, *double), self.averaged(x, block)]
-            x = torch.cat(parts, dim=1)
-        three = self.shrunk(self.chain(x, "Mixed_6a", *double[:2]), "Mixed_6a.branch3x3dbl_3")
-        x = torch.cat([self.shrunk(x, "Mixed_6a.branch3x3"), three, F.max_pool2d(x, 3, 2)], dim=1)
-        for block in ("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"):
-            seven = self.chain(x, block, *(f"branch7x7_{i}" for i in range(1, 4)))
-            twice = self.chain(x, block, *(f"branch7x7dbl_{i}" for i in range(1, 6)))
-            x = torch.cat([self.chain(x, block, "branch1x1"), seven, twice, self.averaged(x, block)], dim=1)
-        three = self.shrunk(self.chain(x, "Mixed_7a", "branch3x3_1"), "Mixed_7a.branch3x3_2")
-        seven = self.chain(x, "Mixed_7a", *(f"branch7x7x3_{i}" for i in range(1, 4)))
-        x = torch.cat([three, self.shrunk(seven, "Mixed_7a.branch7x7x3_4"), F.max_pool2d(x, 3, 2)], dim=1)
-        for block in ("Mixed_7b", "Mixed_7c"):
-            three = self.chain(x, block, "branch3x3_1")
-            twice = self.chain(x, block, "branch3x3dbl_1", "branch3x3dbl_2")
-            forks = [self.chain(three, block, f"branch3x3_2{fork}") for fork in "ab"]
-            forks += [self.chain(twice, block, f"branch3x3dbl_3{fork}") for fork in "ab"]
-            largest = self.chain(F.max_pool2d(x, 3, 1, 1), block, "branch_pool")
-            pooled = self.averaged(x, block) if block == "Mixed_7b" else largest
-            x = torch.cat([self.chain(x, block, "branch1x1"), *forks, pooled], dim=1)
-        return x.mean(dim=(2, 3))
-
-
-def test_official_weights_give_the_official_features(
+def test_official_layers_have_their_normalisation_folded_in(
     with_logits: InceptionFeatures, official: dict[str, Tensor]
 ) -> None:
-    images = textured(64, batch=1)
-    pixels = (resize_tf1((images * 255).round(), 299) - 128) / 128
-    expected = Unfolded(official)(pixels)
-    features = with_logits(images)
-    assert expected.std() > 1e-2  # the features tell something
-    assert relative(features, expected) < 1e-4
-    torch.testing.assert_close(features, expected, rtol=1e-3, atol=1e-4 * expected.max().item())
+    """Each layer is the official one; that they are put together rightly, the original network shows."""
+    for name in layer_shapes():
+        layer: Any = with_logits.layers.get_submodule(name)
+        x = torch.randn(1, layer.in_channels, 9, 9, generator=torch.Generator().manual_seed(0))
+        mean, var, gamma, beta = (
+            official[f"{name}.bn.{part}"] for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        expected = F.conv2d(x, official[f"{name}.conv.weight"], stride=layer.stride, padding=layer.padding)
+        expected = F.batch_norm(expected, mean, var, gamma, beta, eps=1e-3).relu()
+        assert expected.std() > 1e-2  # they tell something
+        torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5 * expected.max().item())
 
 
 def test_logits_leave_the_bias_out(with_logits: InceptionFeatures, official: dict[str, Tensor]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from recap.bench.timing import generate, synchronized_time, timed
+from recap.bench.timing import TimedPipeline, generate, synchronized_time
 from recap.core.costs import run_cost
 from recap.core.memory import is_out_of_memory, release
 from recap.core.schedule import Schedule
@@ -112,7 +112,8 @@ def _measured(pipe: Pipeline, works: Sequence[Work], row: BenchRow, warmup: int,
     )
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
-    clocked, watch = timed(pipe)
+    clocked = TimedPipeline(pipe)
+    watch = clocked.watch
     with watch.measure("total"):
         tokens = generate(clocked, works)
     if pipe.tokenizer is not None:

@@ -21,24 +21,21 @@ OPEN_HEAD = [  # steps of a diffusion head
 ]
 
 
-def listed(name: str, preset: str, tokens: int) -> list[SamplingOptions]:
-    """The schedules of a list for models of a preset; those with more evaluations than tokens are left out."""
-    family = preset.partition("-")[0]
+def listed(name: str, model: str, preset: str, tokens: int) -> list[SamplingOptions]:
+    """The schedules of a list for a model that follows a preset, but for those with more evaluations than tokens.
+
+    The paper's are the rows of this size, or of its whole family where the paper has none of it, and plain decoding
+    in the counts of its tables and in as many sub-steps as these rows.
+    """
     if name == "paper":
-        texts = [str(steps) for steps in PAPER_PLAIN[family]]
-        rows = [row for row in PAPER_ROWS if row.model.startswith(family)]
-        texts += [f"{row.full}+{row.local}:warmup={row.warmup}" for row in rows]
+        family = (preset or model).partition("-")[0]
+        if family not in PAPER_PLAIN:
+            raise ValueError(f"the paper has no rows of {model}; it has some of {', '.join(PAPER_MODELS)}")
+        rows = [row for row in PAPER_ROWS if row.model == model]
+        rows = rows or [row for row in PAPER_ROWS if row.model.startswith(family)]
+        steps = {*PAPER_PLAIN[family], *(row.full + row.local for row in rows)}
+        texts = [*map(str, sorted(steps)), *(f"{row.full}+{row.local}:warmup={row.warmup}" for row in rows)]
     else:
         texts = USUAL if name == "usual" else OPEN + (OPEN_HEAD if preset in DIFFUSION else [])
-    schedules = [SamplingOptions.from_text(text) for text in dict.fromkeys(texts)]
+    schedules = [SamplingOptions.from_text(text) for text in texts]
     return [each for each in schedules if (each.full or 0) + (each.local or 0) <= tokens]
-
-
-def paper_schedules(model: str) -> list[SamplingOptions]:
-    """Plain decoding in the counts of the paper's tables and in as many sub-steps as its rows, and these rows."""
-    rows = [row for row in PAPER_ROWS if row.model == model]
-    if not rows:
-        raise ValueError(f"the paper has no rows of {model}; it has some of {', '.join(PAPER_MODELS)}")
-    steps = {*PAPER_PLAIN[model.partition("-")[0]], *(row.full + row.local for row in rows)}
-    plain = [SamplingOptions(full=count, local=0) for count in sorted(steps)]
-    return [*plain, *(SamplingOptions(full=row.full, local=row.local, warmup=row.warmup) for row in rows)]

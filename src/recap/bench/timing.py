@@ -107,12 +107,6 @@ class TimedPipeline(Pipeline):
             return super().decode(tokens, output_type)
 
 
-def timed(pipe: Pipeline) -> tuple[Pipeline, Stopwatch]:
-    """The same pipeline with clocks, and the watch on which its calls show."""
-    other = TimedPipeline(pipe)
-    return other, other.watch
-
-
 def generate(pipe: Pipeline, works: Sequence[Work]) -> Tensor:
     """The tokens of images that are computed together, also where a production run takes them one by one."""
     return deque(begin(pipe, works, len(works)), maxlen=1).pop().raster()
@@ -124,13 +118,12 @@ def seconds_an_image(pipe: Pipeline, works: Sequence[Work], batches: int = 2) ->
     The phases have a run of their own, because clocks around every part make a device wait for each of them.
     """
     works = works[: pipe.batch_size]
-    clocked, parts = timed(pipe)
-    whole = Stopwatch(pipe.device)
+    clocked, whole = TimedPipeline(pipe), Stopwatch(pipe.device)
     for _ in range(WARM_RUNS[pipe.engine]):
         pipe.decode(generate(pipe, works), "pt")
     with whole.measure("total"):
         for _ in range(batches):
             pipe.decode(generate(pipe, works), "pt")
     clocked.decode(generate(clocked, works), "pt")
-    seconds = {phase: value / len(works) for phase, value in parts.seconds.items()}
+    seconds = {phase: value / len(works) for phase, value in clocked.watch.seconds.items()}
     return seconds | {"total": whole.seconds["total"] / (batches * len(works))}

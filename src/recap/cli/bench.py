@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from recap.bench.measure import BenchRow, ceiling, compared, machine, measure, times
-from recap.bench.schedules import PAPER_MODELS, paper_schedules
+from recap.bench.schedules import LISTS, PAPER_MODELS, listed
 from recap.cli.options import (
     DTYPES,
     add_cache_limit,
@@ -36,15 +36,11 @@ from recap.pipelines.loading import find_model
 from recap.planning.memory import MAX_BATCH, choose_batch
 from recap.runs.files import write_json
 from recap.view.progress import tqdm
+from recap.view.table import aligned
 
-HEAD = (
-    f"{'batch':>5} {'engine':<7}{'dtype':<9}{'s/image':>9} {'spread':>6} {'gain':>6} {'full ms':>8} {'local ms':>8} "
-    f"{'full':>5} {'local':>5} {'head':>5} {'select':>6} {'tokenizer':>9} {'TFLOP/s':>8} {'share':>6} {'memory':>9} "
-    f"{'setup s':>7}"
-)
 NOTE = (
-    "s/image is sampling alone; full, local, head and select are shares of a run with clocks; tokenizer is\n"
-    "in s/image; gain is over plain decoding in as many sub-steps, share is of the fastest matrix product."
+    "s/image is sampling alone; full, local, head and selection are shares of a run with clocks; tokenizer is in\n"
+    "s/image; gain is over plain decoding in as many sub-steps, share is of the fastest matrix product."
 )
 
 
@@ -61,8 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, action="append")
     schedule = "schedules, one argument each (default: the model's, and plain)"
     parser.add_argument("--schedule", nargs="+", default=[], metavar="T+T'", help=schedule)
-    paper = "all rows of the paper's tables, and plain decoding, at their full size"
-    parser.add_argument("--list", choices=("paper",), help=paper)
+    parser.add_argument("--list", choices=LISTS, help="schedules by name; paper: of its models, if none is named")
     parser.add_argument("--preset", choices=PRESETS, help="published setting to follow (default: the model's own)")
     parser.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START/END")
     batch = "images at a time, or auto: as many as free memory allows (default 8)"
@@ -85,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     check_device(args.device)
     for engine in args.engine:
         check_engine(engine, torch.device(args.device))
-    names = args.model or (PAPER_MODELS if args.list else [default_model()])
+    names = args.model or (PAPER_MODELS if args.list == "paper" else [default_model()])
     jobs = [job_of(name, args) for name in names]
     if args.json:
         Path(args.json).parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         for job in jobs:
             own = compared(measured(args, job, bar))
             rows += own
-            tqdm.write(f"{own[0].model}, on {machine(args.device)['device']}\n{table(own)}\n")
+            tqdm.write(f"{own[0].model}, on {machine(args.device)['device']}\n{aligned(list(map(cells_of, own)))}\n")
             if args.json:  # what is measured is kept, whatever comes after
                 write_json(args.json, result(args, rows))
     print(NOTE)
@@ -108,7 +103,9 @@ def job_of(name: str, args: argparse.Namespace) -> Job:
     pipe = Pipeline.blank(name, shrink=args.tiny)
     pipe.options = pipe.options.override(SamplingOptions(args.preset, guidance=args.guidance))
     schedules = [SamplingOptions.from_text(text) for text in args.schedule]
-    schedules += paper_schedules(name if find_model(name) else size_name(name)) if args.list else []
+    if args.list:
+        size = name if find_model(name) else size_name(name)
+        schedules += listed(args.list, size, pipe.options.preset or "", pipe.model.num_tokens)
     if not schedules:
         own = pipe.options
         full, local = USUAL if own.full is None else (own.full, own.local or 0)
@@ -150,25 +147,26 @@ def result(args: argparse.Namespace, rows: Sequence[BenchRow]) -> dict[str, Any]
     }
 
 
-def table(rows: Sequence[BenchRow]) -> str:
-    """The rows of a model for people."""
-    width = max(len("schedule"), *(len(row.schedule) for row in rows))
-    return "\n".join([f"{'schedule':<{width}} {HEAD}", *(line(row, width) for row in rows)])
-
-
-def line(row: BenchRow, width: int) -> str:
-    start = f"{row.schedule:<{width}} {row.batch:>5} {row.engine:<7}{row.dtype:<9}"
+def cells_of(row: BenchRow) -> dict[str, str]:
+    """What the table says of a measurement, by column."""
+    cells = {"schedule": row.schedule, "batch": str(row.batch), "engine": row.engine, "dtype": row.dtype}
     if row.seconds_per_image is None or row.clocked_seconds is None:
-        return f"{start} {row.error}"
-    shares = {part: f"{seconds / row.clocked_seconds:.0%}" for part, seconds in row.split.items()}
-    gain = times(row.against_plain)
-    memory = "" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:.0f} MiB"
-    return (
-        f"{start}{row.seconds_per_image:>9.4g} {row.spread:>6.1%} {gain:>6} {number(row.ms_full):>8} "
-        f"{number(row.ms_local):>8} {shares['full']:>5} {shares['local']:>5} {shares['head']:>5} "
-        f"{shares['selection']:>6} {number(row.split.get('tokenizer')):>9} {number(row.tflops):>8} "
-        f"{row.share_of_ceiling:>6.1%} {memory:>9} {row.setup_seconds:>7.2f}"
-    )
+        return {**cells, "error": row.error or ""}
+    shares = {part: f"{row.split[part] / row.clocked_seconds:.0%}" for part in ("full", "local", "head", "selection")}
+    return {
+        **cells,
+        "s/image": f"{row.seconds_per_image:.4g}",
+        "spread": f"{row.spread:.1%}",
+        "gain": times(row.against_plain),
+        "full ms": number(row.ms_full),
+        "local ms": number(row.ms_local),
+        **shares,
+        "tokenizer": number(row.split.get("tokenizer")),
+        "TFLOP/s": number(row.tflops),
+        "share": f"{row.share_of_ceiling:.1%}",
+        "memory": "" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:.0f} MiB",
+        "setup s": f"{row.setup_seconds:.2f}",
+    }
 
 
 def number(value: float | None) -> str:

@@ -27,6 +27,7 @@ from recap.planning.memory import choose_batch
 from recap.runs.draw import draw
 from recap.runs.files import write_json
 from recap.view.progress import tqdm
+from recap.view.table import aligned
 
 NUM = 64  # images
 SHOWN = (1, 4, 16, 64, 128)  # updates in the table for people
@@ -92,13 +93,12 @@ def tokens_of(
 
 def table(drift: Drift) -> str:
     """Similarity by context and update, mean and spread over layers."""
-    columns = [(j, n) for j, n in enumerate(drift.updates) if n in SHOWN or n == drift.updates[-1]]
-    lines = ["similarity of context features after n more tokens, mean ± spread over layers"]
-    lines.append(f"{'K':>5}" + "".join(f"{f'n={n}':>16}" for _, n in columns))
-    for context, mean, spread in zip(drift.contexts, drift.mean, drift.spread, strict=True):
-        cells = [f"{mean[j]:.4f} ± {spread[j]:.4f}" if j < len(mean) else "" for j, _ in columns]
-        lines.append(f"{context:>5}" + "".join(f"{cell:>16}" for cell in cells))
-    return "\n".join(lines)
+    shown = [(j, f"n={n}") for j, n in enumerate(drift.updates) if n in SHOWN or n == drift.updates[-1]]
+    rows = [
+        {"K": str(context), **{n: f"{mean[j]:.4f} ± {spread[j]:.4f}" for j, n in shown if j < len(mean)}}
+        for context, mean, spread in zip(drift.contexts, drift.mean, drift.spread, strict=True)
+    ]
+    return "similarity of context features after n more tokens, mean ± spread over layers\n" + aligned(rows)
 
 
 def summary(rows: list[LocalError], schedule: Schedule, kind: str) -> str:

@@ -33,6 +33,7 @@ from recap.runs.ranks import Ranks
 from recap.runs.record import identity
 from recap.runs.sample import sample_all
 from recap.view.progress import tqdm
+from recap.view.table import aligned
 
 TIMED = 256  # images of a run that is made for its time
 
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         points[:] = [replace(point, seconds=again[point.schedule]) for point in points]
     sweep.write(path)
     plot_front(sweep.rows, out / "sweep.png", shown)
-    print(table(sweep.rows))
+    print(aligned([cells_of(row) for row in sorted(sweep.rows, key=lambda row: row.seconds)]))
     print(f"-> {path}, {out / 'sweep.png'}")
     return 0
 
@@ -107,7 +108,7 @@ def schedules_of(args: argparse.Namespace, pipe: Pipeline) -> list[SamplingOptio
     """The schedules asked for, all of them checked before anything is generated."""
     given = [SamplingOptions.from_text(text) for text in args.schedule]
     for name in args.list or ([] if given else ["usual"]):
-        given += listed(name, pipe.options.preset or "", pipe.model.num_tokens)
+        given += listed(name, args.model, pipe.options.preset or "", pipe.model.num_tokens)
     distinct: dict[Schedule, SamplingOptions] = {}  # two texts may mean the same: 32+32 and 32+32:warmup=0
     for options in [*given, *map(SamplingOptions.from_text, args.repeat)]:
         try:
@@ -132,17 +133,15 @@ def points_of(path: Path, about: dict[str, Any]) -> list[Point]:
     return theirs.points
 
 
-def table(rows: list[SweepRow]) -> str:
-    """The rows for people, fastest first."""
-    width = max(len("schedule"), *(len(row.schedule) for row in rows))
-    lines = [f"{'schedule':<{width}}  s/image     FID   spread  front  against plain"]
-    for row in sorted(rows, key=lambda row: row.seconds):
-        spread = "" if row.spread is None else f"{row.spread:.2f}"
-        kinds = (("equal_steps", "steps"), ("equal_quality", "FID"))
-        gains = [f"{times(row.against[key]['speedup'])} at equal {name}" for key, name in kinds if key in row.against]
-        star = "*" if row.front else ""
-        lines.append(
-            f"{row.schedule:<{width}}  {row.seconds:7.4f}  {row.quality:6.2f}  {spread:>6}  {star:>5}  "
-            f"{', '.join(gains)}".rstrip()
-        )
-    return "\n".join(lines)
+def cells_of(row: SweepRow) -> dict[str, str]:
+    """What the table says of a schedule, by column."""
+    kinds = (("equal_steps", "steps"), ("equal_quality", "FID"))
+    gains = [f"{times(row.against[key]['speedup'])} at equal {name}" for key, name in kinds if key in row.against]
+    return {
+        "schedule": row.schedule,
+        "s/image": f"{row.seconds:.4f}",
+        "FID": f"{row.quality:.2f}",
+        "spread": "" if row.spread is None else f"{row.spread:.2f}",
+        "front": "*" if row.front else "",
+        "against plain": ", ".join(gains),
+    }

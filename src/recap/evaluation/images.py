@@ -4,6 +4,7 @@ import math
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
@@ -31,23 +32,17 @@ class ImageSet:
 
     def batches(self, size: int) -> Iterator[Tensor]:
         """Batches (B, 3, h, w) of float32 in [0, 1], of `size` images each; the last may be smaller."""
-        if size < 1:
-            raise ValueError(f"batches of {size} images were asked for but 1 or more is expected")
-        batch: list[np.ndarray] = []
-        first: NamedPicture | None = None
-        for name, pixels in self.pictures():
-            first = first or (name, pixels)
-            if pixels.shape != first[1].shape:
-                raise ValueError(
-                    f"{first[0]} has {_size(first[1])} pixels and {name} has {_size(pixels)}; "
-                    "expected pictures of one size, resize or crop them first"
-                )
-            batch.append(pixels)
-            if len(batch) == size:
-                yield _stacked(batch)
-                batch = []
-        if batch:
-            yield _stacked(batch)
+        pictures, first = self.pictures(), None
+        while batch := list(islice(pictures, size)):
+            first = first or batch[0]
+            for name, pixels in batch:
+                if pixels.shape != first[1].shape:
+                    raise ValueError(
+                        f"{first[0]} has {_size(first[1])} pixels and {name} has {_size(pixels)}; "
+                        "expected pictures of one size, resize or crop them first"
+                    )
+            stacked = torch.from_numpy(np.stack([pixels for _, pixels in batch]))  # (B, h, w, 3)
+            yield stacked.permute(0, 3, 1, 2).float().div_(255).contiguous()
 
 
 def open_images(path: str | Path) -> ImageSet:
@@ -122,10 +117,6 @@ def _decoded(file: Path) -> np.ndarray:
             f"remove or replace it"
         )
     return np.asarray(image.convert("RGB"))  # (h, w, 3)
-
-
-def _stacked(batch: list[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.stack(batch)).permute(0, 3, 1, 2).float().div_(255).contiguous()  # (B, 3, h, w)
 
 
 def _size(pixels: np.ndarray) -> str:

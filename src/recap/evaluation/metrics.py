@@ -172,8 +172,6 @@ def kernel_distance(
     """
     a, b = _checked(a, "a", least=2), _checked(b, "b", least=2)
     _check_sizes(a.shape[1], b.shape[1])
-    if subsets < 1 or size < 2:
-        raise ValueError(f"subsets={subsets} of size={size} were asked for; take 1 or more, of size 2 or more")
     size = min(size, len(a), len(b))
     rng = torch.Generator().manual_seed(seed)
 
@@ -204,8 +202,6 @@ def precision_recall(real: Tensor, ours: Tensor, *, neighbours: int = 3, block: 
     are computed on the device of `real`, for `block` features at a time, so the largest matrix is
     (block, max(n, m)).
     """
-    if neighbours < 1 or block < 1:
-        raise ValueError(f"neighbours={neighbours} and block={block} were asked for; expected 1 or more of each")
     real, ours = (_checked(x, name, neighbours + 1) for name, x in (("real", real), ("ours", ours)))
     _check_sizes(real.shape[1], ours.shape[1])
     real, ours = real.double(), ours.to(real.device).double()
@@ -241,8 +237,6 @@ def inception_score(logits: Tensor, splits: int = 10) -> tuple[float, float]:
 
     Image i belongs to split i % `splits`; where there are fewer images, each is a split of its own.
     """
-    if splits < 1:
-        raise ValueError(f"splits={splits} were asked for but 1 or more is expected")
     logits = _checked(logits, "logits", least=1).double()
     scores = []
     for part in (logits[split::splits] for split in range(min(splits, len(logits)))):

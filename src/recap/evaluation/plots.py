@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recap.evaluation.drift import Drift
 from recap.evaluation.error import LocalError
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
 INK, GRID = "#333333", "#dddddd"
 COLOURS = {"plain": "#7a7f87", "reused": "#c8501e"}
-# where a label may stand, in points from its point: near places first
-PLACES = [
-    (6, 3), (-6, 3), (6, -9), (-6, -9), (0, 7), (0, -13), (8, 11), (-8, 11), (8, -16), (-8, -16),
-    (0, 15), (0, -22), (18, 3), (-18, 3), (0, 24), (0, -31), (20, 18), (-20, 18), (20, -24), (-20, -24),
-]  # fmt: skip
 
 
 def plot_drift(drift: Drift, path: Path, title: str) -> None:
@@ -58,7 +53,7 @@ def plot_error(rows: Sequence[LocalError], path: Path, title: str, ylabel: str) 
 
 
 def plot_front(rows: Sequence[SweepRow], path: Path, title: str) -> None:
-    """Quality against time: every schedule a labelled point, those on the front joined by a line."""
+    """Quality against time: every schedule a point, those on the front labelled and joined by a line."""
     figure, axes = _axes(title, "seconds an image", "FID")
     rows = sorted(rows, key=lambda row: row.seconds)
     for kind, colour in COLOURS.items():
@@ -71,9 +66,17 @@ def plot_front(rows: Sequence[SweepRow], path: Path, title: str) -> None:
     front = [row for row in rows if row.front]
     x, y = [row.seconds for row in front], [row.quality for row in front]
     axes.plot(x, y, color=INK, linewidth=1, alpha=0.55, zorder=2, label="best")
-    axes.margins(0.08, 0.1)
+    words: dict[str, Any] = {
+        "textcoords": "offset points",
+        "ha": "right",
+        "va": "top",
+        "rotation": 20,
+        "rotation_mode": "anchor",
+    }
+    for row in front:  # whose lower left no other point is in
+        axes.annotate(row.schedule, (row.seconds, row.quality), (-4, -4), fontsize=7, color=INK, **words)
+    axes.margins(0.08, 0.2)  # room for the last words
     axes.legend(fontsize=8, frameon=False)
-    _label(figure, axes, rows)
     figure.savefig(path)
 
 
@@ -102,33 +105,3 @@ def _axes(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(GRID)
     return figure, axes
-
-
-def _label(figure: Figure, axes: Axes, rows: Sequence[SweepRow]) -> None:
-    """Write every schedule beside its point, where it covers least of points and other labels."""
-    from matplotlib.transforms import Bbox
-
-    figure.draw_without_rendering()  # from now on, positions on the page are known
-    inside = axes.get_window_extent()
-    places = [axes.transData.transform((row.seconds, row.quality)) for row in rows]
-    taken = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in places]
-    for row in rows:
-        colour = COLOURS["reused" if row.reused else "plain"]
-        text = axes.annotate(
-            row.schedule, (row.seconds, row.quality), (0, 0), textcoords="offset points", fontsize=7, color=colour
-        )
-        found: list[tuple[int, int, Bbox]] = []
-        for rank, (x, y) in enumerate(PLACES):
-            text.set(position=(x, y), ha=_side(x))
-            box = text.get_window_extent()
-            outside = not (inside.contains(box.x0, box.y0) and inside.contains(box.x1, box.y1))
-            found.append((sum(bool(box.overlaps(other)) for other in taken) + 9 * outside, rank, box))
-        _, rank, box = min(found, key=lambda entry: entry[:2])
-        x, y = PLACES[rank]
-        text.set(position=(x, y), ha=_side(x))
-        taken.append(box)
-
-
-def _side(x: float) -> str:
-    """Which end of a label is nearest to its point."""
-    return "center" if x == 0 else "left" if x > 0 else "right"

@@ -10,6 +10,7 @@ from typing import Any
 from recap.bench.measure import times
 from recap.bench.timing import PHASES
 from recap.evaluation.sweep import Sweep, SweepRow, noise
+from recap.view.table import markdown
 
 PAPER = Path(__file__).parent / "paper.json"  # published figures, none of them ours
 FAMILY_NAMES = {"maskgit": "MaskGIT", "mage": "MAGE", "mar": "MAR"}
@@ -36,13 +37,8 @@ def published(model: str | None = None) -> list[dict[str, Any]]:
 
 def sweep_table(sweep: Sweep, against: Sequence[Mapping[str, Any]] = ()) -> str:
     """One line a schedule: quality, time, and what reuse gains."""
-    lines = [
-        cells_of(row, against) for row in sorted(sweep.rows, key=lambda row: (row.reused, row.steps, row.seconds))
-    ]
-    shown = [name for name in lines[0] if any(line[name] for line in lines)]
-    table = [shown, *([line[name] for name in shown] for line in lines)]
-    rows = [f"| {' | '.join(cells)} |" for cells in table]
-    return "\n".join([rows[0], "|" + "---|" * len(shown), *rows[1:]])
+    ordered = sorted(sweep.rows, key=lambda row: (row.reused, row.steps, row.seconds))
+    return markdown([cells_of(row, against) for row in ordered])
 
 
 def cells_of(row: SweepRow, against: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from recap.core.presets import PAPER_ROWS
 from recap.core.schedule import Schedule
 from recap.models.registry import SIZES, Config, TokenizerConfig, count_parameters, family_of
 from recap.planning.memory import Memory, largest_batch, predict
+from recap.view.table import aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,37 +110,32 @@ def paper_plans(**options: Any) -> list[Plan]:
 
 def table(plans: Iterable[Plan]) -> str:
     """The plans as lines for people."""
-    names = ("model", "full+local", "warmup", "tokens in a group", "full GFLOP", "local GFLOP", "head TFLOP")
-    rows = [(*names, "total TFLOP", "plain TFLOP", "cache/image", "speed-up")]
+    rows = []
     for p in plans:
         s, groups, cost = p.schedule, [group.tokens for group in p.schedule], p.cost
         branches = 2 if s.guided else 1
-        full, local = cost.full / s.full / branches, cost.local / max(1, s.local) / branches
-        operations = f"{full / 1e9:.1f}", f"{local / 1e9:.2f}", f"{cost.head / 1e12:.3f}", f"{cost.total / 1e12:.3f}"
-        gain = f"{p.plain_cost.total / 1e12:.3f}", f"{p.cache_bytes / 1e6:.1f} MB", f"{p.speedup:.3f}x"
-        rows.append((p.model, str(s), str(s.warmup), f"{groups[0]} .. {groups[-1]}", *operations, *gain))
+        row = {
+            "model": p.model,
+            "full+local": str(s),
+            "warmup": str(s.warmup),
+            "tokens in a group": f"{groups[0]} .. {groups[-1]}",
+            "full GFLOP": f"{cost.full / s.full / branches / 1e9:.1f}",
+            "local GFLOP": f"{cost.local / max(1, s.local) / branches / 1e9:.2f}",
+            "head TFLOP": f"{cost.head / 1e12:.3f}",
+            "total TFLOP": f"{cost.total / 1e12:.3f}",
+            "plain TFLOP": f"{p.plain_cost.total / 1e12:.3f}",
+            "cache/image": f"{p.cache_bytes / 1e6:.1f} MB",
+            "speed-up": f"{p.speedup:.3f}x",
+        }
+        rows.append(row)
     return aligned(rows)
 
 
 def memory_table(plans: Iterable[Plan], limit: int | None = None) -> str:
     """The memory of the plans as lines for people."""
-    names = ("weights", "cache", "activations", "tokenizer", "total")
-    rows: list[Sequence[str]] = [("model", "full+local", "batch", *names)]
-    if limit is not None:
-        rows[0] = (*rows[0], f"images in {limit / 1e9:g} GB")
+    rows = []
     for p in plans:
-        parts = p.memory.as_dict()
-        cells = [f"{parts[name] / 1e6:.1f} MB" for name in names]
-        fitting = [] if limit is None else [str(p.largest_batch)]
-        rows.append((p.model, str(p.schedule), str(p.memory.batch), *cells, *fitting))
+        parts = {name: f"{size / 1e6:.1f} MB" for name, size in p.memory.as_dict().items()}
+        row = {"model": p.model, "full+local": str(p.schedule), **parts, "batch": str(p.memory.batch)}
+        rows.append(row if limit is None else row | {f"images in {limit / 1e9:g} GB": str(p.largest_batch)})
     return aligned(rows)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Lines of one length with a rule below the first: cells end where their column does, but for the first ones."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        f"{row[0]:<{widths[0]}}" + "".join(f"  {cell:>{w}}" for cell, w in zip(row[1:], widths[1:], strict=True))
-        for row in rows
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
