@@ -59,7 +59,7 @@ def test_the_head_is_the_textbook_sampler(scale: float) -> None:
     z, blank = torch.randn(2, 5, 32, generator=generator)
     random = torch.randn(1, 9, 5, 4, generator=generator)
     features = torch.stack([z, blank]) if scale != 1.0 else z.unsqueeze(0)
-    ours = head.denoise(features, random, len(features), scale, 0.8)[0]
+    ours = head.denoise(features, random, Step(5, 0.8, guidance=scale, head_steps=9), len(features))[0]
     theirs = plain.denoise(head.net, z, blank, random[0].double(), scale, 0.8)
     assert (ours - theirs).abs().max() / theirs.abs().max() < 1e-5
 
@@ -82,7 +82,8 @@ def test_bounded_predictions_keep_an_untrained_head_in_range() -> None:
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(2, 3, 32, generator=generator)
     random = torch.randn(2, 20, 3, 4, generator=generator)
-    free, wide, narrow = (head_of(bound).denoise(features, random) for bound in (None, 1e9, 0.5))
+    step = Step(3, head_steps=20)
+    free, wide, narrow = (head_of(bound).denoise(features, random, step) for bound in (None, 1e9, 0.5))
     assert torch.equal(free, wide)
     assert free.abs().max() > 1
     assert narrow.abs().max() <= 0.5
@@ -133,6 +134,6 @@ def test_modulation_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     ends = []
     for ahead in (1 << 25, 20_000, 1):
         monkeypatch.setattr("recap.models.mar.diffusion.AHEAD", (ahead, ahead))
-        ends.append(head.denoise(features, random, 2, 1.5))
+        ends.append(head.denoise(features, random, Step(3, guidance=1.5, head_steps=9), 2))
     assert torch.allclose(ends[0], ends[1], atol=1e-5)
     assert torch.allclose(ends[0], ends[2], atol=1e-5)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw, take
+from recap.core.schedule import Step
 from recap.models.adapter import Adapter
 from recap.models.layers import TokenEmbedding
 from recap.models.mage import MAGE, MAGEAdapter, MAGEConfig
@@ -113,7 +114,7 @@ class TestMAR:
         steps = [tensor_input(f"noise{q}", (8, 16))[:4] for q in range(1, 100)]
         random = torch.stack([tensor_input("noise0", (4, 16)), *steps]).unsqueeze(0)
         features = torch.stack([z[0, :4], z[1, :4]])
-        out = DiffusionHead(mar.diffloss.net, 16).denoise(features, random, 2, 2.5, 0.9)
+        out = DiffusionHead(mar.diffloss.net, 16).denoise(features, random, Step(4, 0.9, guidance=2.5), 2)
         picks = (23198.69, -27023.44, -21423.36, -64914.23)
         check_row(out, 64, 7.102731e02, 3.235173e04, picks, rtol=1e-3)
 

@@ -149,7 +149,7 @@ def model_objective(args: argparse.Namespace, photos: Photos) -> Objective:
             f"{args.what} draws tokens of a {expected.__name__}, but {args.tokenizer} is another; give one"
         )
     data = tokenized(tokenizer, photos)
-    config: Any = {"maskgit": flowers.MASKGIT, "mage": flowers.MAGE, "mar": flowers.MAR}[args.what]
+    config: Any = flowers.MODELS[args.what]
     if args.size == "tiny":
         config = tiny(config)
     fitting = {"num_tokens": data.values.shape[2], "classes": photos.classes}

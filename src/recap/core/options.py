@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from recap.core.counts import group_lengths
 from recap.core.presets import PRESETS, check_family, usual_guidance
-from recap.core.schedule import CHECKS, Check, Ramp, Schedule, check_value, is_number, one_of, whole
+from recap.core.schedule import BOUNDS, Bound, Ramp, Schedule, check_value, is_number, one_of, whole
 from recap.core.selection import ORDERS
 
 USUAL = (48, 16)  # full and local evaluations of models that say nothing of their own
@@ -185,8 +185,8 @@ def head_steps(text: str) -> tuple[int, int]:
     return int(first), int(second or first)
 
 
-def pair_of(check: Check) -> Check:
-    fits, expected = check
+def pair_of(bound: Bound) -> Bound:
+    fits, expected = bound
     return (
         lambda value: isinstance(value, tuple) and len(value) == 2 and all(map(fits, value)),
         f"a pair, after full and after local evaluations, each {expected}",
@@ -197,16 +197,16 @@ def scale_or_ramp(value: object) -> bool:
     return all(map(is_number, value)) if isinstance(value, Ramp) else is_number(value)
 
 
-OPTIONS: dict[str, tuple[Callable[[str], Any], Check]] = {  # how each is read from text, and what it must be
+OPTIONS: dict[str, tuple[Callable[[str], Any], Bound]] = {  # how each is read from text, and what it must be
     "preset": (str, one_of(PRESETS)),
     "full": (int, whole(1)),
     "local": (int, whole(0)),
     "warmup": (int, whole(0)),
     "chain": (int, whole(1)),
     "guidance": (guidance_scale, (scale_or_ramp, "a finite number, or START/END ([START, END] in JSON)")),
-    "temperature": (float, CHECKS["temperature"]),
-    "choice_temperature": (float, CHECKS["choice_temperature"]),
-    "head_steps": (head_steps, pair_of(CHECKS["head_steps"])),
-    "solver": (str, CHECKS["solver"]),
+    "temperature": (float, BOUNDS["temperature"]),
+    "choice_temperature": (float, BOUNDS["choice_temperature"]),
+    "head_steps": (head_steps, pair_of(BOUNDS["head_steps"])),
+    "solver": (str, BOUNDS["solver"]),
     "order": (str, one_of(ORDERS)),
 }

@@ -16,22 +16,22 @@ from recap.core.counts import cosine_counts, group_lengths, linear_counts, power
 SOLVERS = ("ancestral", "ddim")  # of diffusion heads
 
 
-Check = tuple[Callable[[Any], bool], str]  # whether a value may be, and what may be
+Bound = tuple[Callable[[Any], bool], str]  # whether a value may be, and what may be
 
 
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def whole(least: int) -> Check:
+def whole(least: int) -> Bound:
     return lambda value: type(value) is int and value >= least, f"an integer of at least {least}"
 
 
-def one_of(words: Collection[str]) -> Check:
+def one_of(words: Collection[str]) -> Bound:
     return lambda value: isinstance(value, str) and value in words, f"one of {', '.join(words)}"
 
 
-CHECKS: dict[str, Check] = {
+BOUNDS: dict[str, Bound] = {
     "temperature": (lambda value: is_number(value) and value > 0, "a positive number (1.0 leaves logits alone)"),
     "choice_temperature": (lambda value: is_number(value) and value >= 0, "0 (greedy) or more"),
     "guidance": (is_number, "a finite number (1.0 means no guidance)"),
@@ -40,8 +40,8 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def check_value(name: str, value: object, check: Check) -> None:
-    fits, expected = check
+def check_value(name: str, value: object, bound: Bound) -> None:
+    fits, expected = bound
     if not fits(value):
         raise ValueError(f"{name} is {value!r}; it must be {expected}")
 
@@ -74,10 +74,10 @@ class Step:
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise ValueError(f"a sub-step commits {self.tokens} tokens; every sub-step needs at least one")
-        for name, check in CHECKS.items():
-            check_value(name, getattr(self, name), check)
+        for name, bound in BOUNDS.items():
+            check_value(name, getattr(self, name), bound)
         if self.rank_temperature is not None:
-            check_value("rank_temperature", self.rank_temperature, CHECKS["temperature"])
+            check_value("rank_temperature", self.rank_temperature, BOUNDS["temperature"])
 
 
 @dataclass(frozen=True, slots=True)

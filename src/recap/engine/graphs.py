@@ -28,7 +28,7 @@ MAX_SHAPES = 4  # that are remembered at a time
 MAX_CACHES = 2  # of different sizes for a shape
 LAUNCH_BOUND = 4e12  # operations of a full evaluation below which launching takes longer than computing
 
-Work = Callable[[], Tensor]
+Compute = Callable[[], Tensor]
 Captured = tuple[Callable[[], None], Tensor]  # what runs it again, and where the result will be
 
 
@@ -38,7 +38,7 @@ class CudaGraphs:
     def __init__(self) -> None:
         self.pool: Any = None
 
-    def __call__(self, work: Work) -> Captured:
+    def __call__(self, work: Compute) -> Captured:
         if self.pool is None:
             self.pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
@@ -51,7 +51,7 @@ class CudaGraphs:
         self.pool = None
 
 
-Capture = Callable[[Work], Captured]
+Capture = Callable[[Compute], Captured]
 
 
 class GraphCache:
@@ -62,7 +62,7 @@ class GraphCache:
         self.seen: set[Hashable] = set()
         self.graphs: OrderedDict[Hashable, Captured] = OrderedDict()
 
-    def __call__(self, key: Hashable, work: Work) -> Tensor:
+    def __call__(self, key: Hashable, work: Compute) -> Tensor:
         """The result of `work`, which reads and writes the same memory whenever it is called with this key.
 
         What is returned lives until the next call with the same key.

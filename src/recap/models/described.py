@@ -14,7 +14,7 @@ from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
 from recap.models.adapter import StackAdapter, shifted
-from recap.models.family import check_quiet, find
+from recap.models.family import find
 from recap.models.sizes import Sizes
 
 Call = Callable[[Tensor], Tensor]
@@ -104,8 +104,8 @@ class DescribedAdapter(StackAdapter):
     """Full and local evaluations of a network that a `Description` fits; the network is never changed."""
 
     def __init__(self, net: nn.Module, description: Description, *, refresh_prefix: bool = False) -> None:
-        check_quiet(net)
         super().__init__(net, refresh_prefix=refresh_prefix)
+        self.check_mode()
         self.description = d = description
         blocks = self._find(d.blocks)
         self.blocks = [self._view(block, i) for i, block in enumerate(blocks)]

@@ -92,17 +92,6 @@ def listed(part: object, most: int = 12) -> str:
     return ", ".join(names[:most]) + more if names else "no parts"
 
 
-def check_quiet(net: nn.Module) -> None:
-    """Refuse a network in training mode, where dropout would act: the mode is its owner's to change."""
-    busy = [name or type(net).__name__ for name, module in net.named_modules() if module.training]
-    if busy:
-        more = f" (and {len(busy) - 1} more)" if len(busy) > 1 else ""
-        raise ValueError(
-            f"{type(net).__name__} is in training mode: `training` is True on {busy[0]}{more}, so dropout would act; "
-            f"call .eval() on it first. It is left as it is"
-        )
-
-
 def known_heads(sizes: Mapping[str, Any], width: int, heads: int | None) -> int:
     """How many heads a network of this width has: a state dict does not say, the published sizes do."""
     known = {size.width: size.heads for size in sizes.values()}

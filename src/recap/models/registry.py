@@ -16,7 +16,7 @@ from recap.core.heads import CategoricalHead
 from recap.models import mage, mar, maskgit
 from recap.models.adapter import Adapter
 from recap.models.described import DescribedAdapter, Description
-from recap.models.family import Architecture, Family, check_quiet, listed, missing
+from recap.models.family import Architecture, Family, listed, missing
 from recap.models.family import Config as Config
 from recap.models.layers import Block
 from recap.tokenizers import KLVAE, VQGAN, KLVAEConfig, VQGANConfig, kl_vae, vqgan
@@ -139,8 +139,9 @@ def wrap(model: nn.Module, description: Description | None = None, *, refresh_pr
             f"{listed(model)}. Give the model itself and not a wrapper around it, or write an adapter for it "
             f"(docs/plug-in.md)"
         )
-    check_quiet(model)
-    return nearest.adapter(model, refresh_prefix=refresh_prefix)
+    adapter = nearest.adapter(model, refresh_prefix=refresh_prefix)
+    adapter.check_mode()
+    return adapter
 
 
 def adapt(model: nn.Module | Adapter, **options: Any) -> Adapter:

@@ -58,21 +58,10 @@ class KLVAE(nn.Module):
         self.quant_conv = nn.Conv2d(2 * latent, 2 * latent, 1)
         self.post_quant_conv = nn.Conv2d(latent, latent, 1)
 
-    def encode(self, images: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return the tokens of images in [0, 1]: the posterior mean, or a sample when given normal noise.
-
-        `noise` has the shape of the latent, (B, C, h / stride, w / stride).
-        """
-        mean, logvar = self.moments(images).float().chunk(2, dim=1)  # (B, C, h, w) each
-        latent = mean
-        if noise is not None:
-            if noise.shape != mean.shape:
-                raise ValueError(
-                    f"noise has shape {tuple(noise.shape)} but the latent has {tuple(mean.shape)}; "
-                    "draw it in the shape of the latent"
-                )
-            latent = mean + (0.5 * logvar.clamp(-30.0, 20.0)).exp() * noise
-        return to_sequence(latent) * self.config.latent_scale  # (B, N, C)
+    def encode(self, images: Tensor) -> Tensor:
+        """Return the tokens of images in [0, 1]: the mean of the posterior."""
+        mean, _ = self.moments(images).float().chunk(2, dim=1)  # (B, C, h, w) each
+        return to_sequence(mean) * self.config.latent_scale  # (B, N, C)
 
     def decode(self, tokens: Tensor) -> Tensor:
         """Return the images, in [0, 1], of tokens (B, N, C) in row-major order."""
@@ -94,14 +83,12 @@ class KLVAE(nn.Module):
         """Return the posterior of images in [0, 1]: its mean and log-variance, stacked along the channels."""
         check_images(images, self.config.stride)
         pixels = (2 * images - 1).to(self.quant_conv.weight.dtype)
-        moments: Tensor = self.quant_conv(self.encoder(pixels))  # (B, 2C, h, w)
-        return moments
+        return self.quant_conv(self.encoder(pixels))  # (B, 2C, h, w)
 
     def decode_latent(self, latent: Tensor) -> Tensor:
         """Return the pixels, about [-1, 1] and not clamped, of a latent (B, C, h, w) without the scale."""
         latent = latent.to(self.post_quant_conv.weight.dtype)
-        pixels: Tensor = self.decoder(self.post_quant_conv(latent))  # (B, 3, H, W)
-        return pixels
+        return self.decoder(self.post_quant_conv(latent))  # (B, 3, H, W)
 
 
 class Encoder(nn.Module):
@@ -124,8 +111,7 @@ class Encoder(nn.Module):
         for level in self.down:
             x = level(x)
         x = self.mid(x)
-        out: Tensor = self.conv_out(self.norm_out(x))  # (B, 2C, h, w)
-        return out
+        return self.conv_out(self.norm_out(x))  # (B, 2C, h, w)
 
 
 class DownLevel(nn.Module):
@@ -140,8 +126,7 @@ class DownLevel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for block, attn in zip(self.block, self.attn, strict=True):
             x = attn(block(x))
-        out: Tensor = self.downsample(x)
-        return out
+        return self.downsample(x)
 
 
 def middle(channels: int, groups: int) -> nn.Sequential:
@@ -165,8 +150,7 @@ class ResBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.conv1(self.norm1(x))  # (B, cout, h, w)
         h = self.conv2(self.norm2(h))
-        out: Tensor = self.nin_shortcut(x) + h
-        return out
+        return self.nin_shortcut(x) + h
 
 
 class Attention(nn.Module):
@@ -186,8 +170,7 @@ class Attention(nn.Module):
         q, k, v = (to_sequence(conv(h)).unsqueeze(1) for conv in (self.q, self.k, self.v))  # (B, 1, N, C) each
         h = F.scaled_dot_product_attention(q, k, v).squeeze(1)  # (B, N, C)
         h = h.transpose(1, 2).reshape(x.shape)  # (B, C, h, w)
-        out: Tensor = x + self.proj_out(h)
-        return out
+        return x + self.proj_out(h)
 
 
 class Downsample(nn.Module):
@@ -198,5 +181,4 @@ class Downsample(nn.Module):
         self.conv = nn.Conv2d(channels, channels, 3, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.conv(F.pad(x, (0, 1, 0, 1)))  # (B, C, h / 2, w / 2)
-        return out
+        return self.conv(F.pad(x, (0, 1, 0, 1)))  # (B, C, h / 2, w / 2)

@@ -91,8 +91,7 @@ class Upsample(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.interpolate(x, scale_factor=2.0, mode="nearest")  # (B, C, 2h, 2w)
-        out: Tensor = self.conv(x)
-        return out
+        return self.conv(x)
 
 
 Block = Callable[[int, int, int], nn.Module]  # from channels in and out, and groups of its norms
@@ -111,8 +110,7 @@ class Level(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for block in self.block:
             x = block(x)
-        out: Tensor = self.upsample(x)
-        return out
+        return self.upsample(x)
 
 
 class Decoder(nn.Module):
@@ -134,5 +132,4 @@ class Decoder(nn.Module):
         x = self.mid(self.conv_in(latent))
         for level in reversed(self.up):  # stored with full resolution first
             x = level(x)
-        out: Tensor = self.conv_out(self.norm_out(x))  # (B, 3, H, W)
-        return out
+        return self.conv_out(self.norm_out(x))  # (B, 3, H, W)

@@ -76,13 +76,11 @@ class VQGAN(nn.Module):
     def latent(self, images: Tensor) -> Tensor:
         """Return what the encoder makes of images in [0, 1], before it is rounded to codes."""
         check_images(images, self.config.stride)
-        latent: Tensor = self.encoder(images.to(self.quantize.embedding.weight.dtype))  # (B, C, h, w)
-        return latent
+        return self.encoder(images.to(self.quantize.embedding.weight.dtype))  # (B, C, h, w)
 
     def decode_latent(self, latent: Tensor) -> Tensor:
         """Return the pixels, about [0, 1] and not clamped, of a latent (B, C, h, w)."""
-        pixels: Tensor = self.decoder(latent.to(self.quantize.embedding.weight.dtype))  # (B, 3, H, W)
-        return pixels
+        return self.decoder(latent.to(self.quantize.embedding.weight.dtype))  # (B, 3, H, W)
 
     def _check_ids(self, ids: Tensor) -> None:
         if ids.ndim != 2 or ids.dtype not in INTEGERS:
@@ -137,8 +135,7 @@ class Encoder(nn.Module):
                 x = F.avg_pool2d(x, 2)  # (B, C, h / 2, w / 2)
             x = level(x)
         x = self.mid(x)
-        out: Tensor = self.conv_out(self.norm_out(x))  # (B, C, h, w)
-        return out
+        return self.conv_out(self.norm_out(x))  # (B, C, h, w)
 
 
 def middle(channels: int, groups: int) -> nn.Sequential:
@@ -164,15 +161,14 @@ class ResBlock(nn.Module):
         if self.nin_shortcut is None:
             return x + h
         # MaskGIT's original projects the branch, not the input, and the weights were trained that way.
-        out: Tensor = h + self.nin_shortcut(h)
-        return out
+        return h + self.nin_shortcut(h)
 
 
 def taming_keys(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename the keys of an open-muse checkpoint to those of this class; other keys stay as they are."""
-    return {_taming_key(key): value for key, value in state_dict.items()}
 
+    def renamed(key: str) -> str:
+        key = re.sub(r"\b(encoder|decoder)\.mid\.([01])\.", lambda m: f"{m[1]}.mid.block_{int(m[2]) + 1}.", key)
+        return re.sub(r"\b(decoder\.up\.\d+)\.upsample_conv\.", r"\1.upsample.conv.", key)
 
-def _taming_key(key: str) -> str:
-    key = re.sub(r"\b(encoder|decoder)\.mid\.([01])\.", lambda m: f"{m[1]}.mid.block_{int(m[2]) + 1}.", key)
-    return re.sub(r"\b(decoder\.up\.\d+)\.upsample_conv\.", r"\1.upsample.conv.", key)
+    return {renamed(key): value for key, value in state_dict.items()}

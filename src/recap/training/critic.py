@@ -76,5 +76,4 @@ class FeatureHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         x = F.leaky_relu(self.narrow(self.gain * features), 0.2)
         x = F.leaky_relu(self.norm(self.patch(x)), 0.2)
-        out: Tensor = self.score(x)  # (B, 1, h / 2, w / 2)
-        return out
+        return self.score(x)  # (B, 1, h / 2, w / 2)

@@ -118,46 +118,32 @@ class DiffusionHead:
         self._times: dict[tuple[tuple[Update, ...], torch.device], Tensor] = {}
 
     def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
-        random = self.noise(step, features.shape[1], noise)
-        table = updates(step.head_steps, step.solver)
-        return Draw(self.denoise(features, random, branches, step.guidance, step.temperature, table))
+        return Draw(self.denoise(features, self.noise(step, features.shape[1], noise), step, branches))
 
     def noise(self, step: Step, tokens: int, noise: Noise) -> Tensor:
         """All that a draw needs (B, S, n, C): the beginning alone for solvers without noise."""
         return noise.normal(step.head_steps if step.solver == "ancestral" else 1, tokens, self.channels)
 
-    def denoise(
-        self,
-        features: Tensor,
-        random: Tensor,
-        branches: int = 1,
-        scale: float = 1.0,
-        temperature: float = 1.0,
-        table: tuple[Update, ...] | None = None,
-    ) -> Tensor:
-        """Latents (B, n, C) from features (branches * B, n, D) and all the noise of the run (B, S, n, C).
-
-        Without a `table` the process is the published one, with as many steps as there is noise.
-        """
-        table = updates(random.shape[1]) if table is None else table
+    def denoise(self, features: Tensor, random: Tensor, step: Step, branches: int = 1) -> Tensor:
+        """Latents (B, n, C) from features (branches * B, n, D) and all the noise of the run (B, S, n, C)."""
+        table = updates(step.head_steps, step.solver)
         # (S, w), once for a draw and not once for a token
         times = self.embed_times(self._timesteps(table, features.device), features.dtype)
         condition = self.net.cond_embed(features)  # (branches * B, n, w), constant over the steps
         x = random[:, 0]
-        for q, (update, modulation) in enumerate(
-            zip(table, self._modulation(times, condition), strict=True), start=1
-        ):
+        modulations = self._modulation(times, condition)
+        for q, (update, modulation) in enumerate(zip(table, modulations, strict=True), start=1):
             noisy = x.to(features.dtype).repeat(branches, 1, 1)
             out = self.predict(noisy, modulation).float()  # (branches * B, n, 2C)
             eps, v = out.chunk(2, dim=-1)
-            eps, share = guided(eps, branches, scale), (v[: len(x)] + 1) / 2
+            eps, share = guided(eps, branches, step.guidance), (v[: len(x)] + 1) / 2
             clean = update.a * x - update.b * eps
             if self.bound is not None:
                 clean = clean.clamp(-self.bound, self.bound)
             x = update.c * clean + update.d * x
             if q < random.shape[1]:
                 log_variance = share * update.log_high + (1 - share) * update.log_low
-                x = x + torch.exp(log_variance / 2) * temperature * random[:, q]
+                x = x + torch.exp(log_variance / 2) * step.temperature * random[:, q]
         return x
 
     def _modulation(self, times: Tensor, condition: Tensor) -> Iterator[list[Tensor]]:

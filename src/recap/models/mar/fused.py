@@ -49,19 +49,11 @@ class FusedDiffusionHead(DiffusionHead):
         )
         self._prepared: dict[tuple[Update, ...], tuple[Tensor, Tensor]] = {}
 
-    def denoise(
-        self,
-        features: Tensor,
-        random: Tensor,
-        branches: int = 1,
-        scale: float = 1.0,
-        temperature: float = 1.0,
-        table: tuple[Update, ...] | None = None,
-    ) -> Tensor:
+    def denoise(self, features: Tensor, random: Tensor, step: Step, branches: int = 1) -> Tensor:
         guide = torch.empty(2, device=features.device)
-        guide[0].fill_(scale)  # a copy from the host would wait for the device
-        guide[1].fill_(temperature)
-        return self.run(features, random, guide, branches, updates(random.shape[1]) if table is None else table)
+        guide[0].fill_(step.guidance)  # a copy from the host would wait for the device
+        guide[1].fill_(step.temperature)
+        return self.run(features, random, guide, branches, updates(step.head_steps, step.solver))
 
     def run(
         self, features: Tensor, random: Tensor, guide: Tensor, branches: int, table: tuple[Update, ...]
