@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Known, take
-from recap.core.costs import plain_cost, run_cost
+from recap.core.costs import run_cost
 from recap.core.decode import check_fit, grouped_decode
 from recap.core.noise import Noise
 from recap.core.schedule import Ramp, Schedule, cosine, from_counts, power
@@ -284,7 +284,7 @@ def test_costs_count_what_is_known(family: str) -> None:
     assert halves == run_cost(config, whole).transformer
     ranked = 8 if config.draws_candidates else 4  # of the 8 that are masked when the rest begins
     assert run_cost(config, rest).head == config.draw_flops(ranked, 100) + config.draw_flops(4, 50)
-    assert plain_cost(config, rest).total < plain_cost(config, whole).total
+    assert run_cost(config, rest.plain()).total < run_cost(config, whole.plain()).total
 
 
 def test_known_values_with_nan_are_noticed() -> None:

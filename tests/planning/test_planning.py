@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recap.core.costs import plain_cost, run_cost
+from recap.core.costs import run_cost
 from recap.core.presets import PAPER_ROWS, preset
 from recap.core.schedule import cosine
 from recap.models.registry import SIZES
@@ -87,7 +87,7 @@ def test_plain_mar_runs(model: str, steps: int, transformer: str, head: str) -> 
     cost = run_cost(SIZES[model], schedule)
     assert within(cost.transformer / 1e12, transformer)
     assert within(cost.head / 1e12, head)
-    assert cost == plain_cost(SIZES[model], schedule)
+    assert cost == run_cost(SIZES[model], schedule.plain())
 
 
 def test_full_evaluations_of_mar_by_context() -> None:

@@ -12,7 +12,7 @@ from recap import load, weights
 from recap.checkpoints.folder import read_config
 from recap.cli import parser
 from recap.pipelines.labels import find_classes
-from recap.training import flowers
+from recap.training.flowers import FLOWERS
 from recap.verification import verify
 
 MODELS = ("flowers-maskgit", "flowers-mar", "flowers-mage")
@@ -38,7 +38,7 @@ def test_the_command_on_the_card_trains_a_model_of_this_size(name: str) -> None:
     for command in commands:
         parser(["train"]).parse_args(command.split())
     config = read_config(weights.HOME / name)["config"]
-    size = asdict(getattr(flowers, name.removeprefix("flowers-").upper()))
+    size = asdict(FLOWERS[name.removeprefix("flowers-")])
     assert json.loads(json.dumps(size)) | {"latent_scale": 0} == config | {"latent_scale": 0}  # that is measured
 
 

@@ -139,21 +139,20 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def load_strict(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
     """Give `net` the tensors of a checkpoint; every key must be there once and have the right shape."""
     own = net.state_dict()
-    missing = [key for key in own if key not in tensors]
-    unexpected = [key for key in tensors if key not in own]
-    wrong = [
-        f"{key} {_kind(tensors[key])} instead of {_kind(ours)}"
-        for key, ours in own.items()
-        if key in tensors
-        and (tensors[key].shape != ours.shape or tensors[key].is_floating_point() != ours.is_floating_point())
-    ]
-    if missing or unexpected or wrong:
+    faults = {
+        "missing": [key for key in own if key not in tensors],
+        "unexpected": [key for key in tensors if key not in own],
+        "of another shape": [
+            f"{key} {_kind(tensors[key])} instead of {_kind(ours)}"
+            for key, ours in own.items()
+            if key in tensors and _kind(tensors[key]) != _kind(ours)
+        ],
+    }
+    if any(faults.values()):
+        lists = "".join(_listed(what, items) for what, items in faults.items() if items)
         raise CheckpointError(
-            f"{source} does not fit {type(net).__name__}({getattr(net, 'config', '')})"
-            + _listed("missing", missing)
-            + _listed("unexpected", unexpected)
-            + _listed("of another shape", wrong)
-            + f"\nThe file looks like {describe(tensors)}."
+            f"{source} does not fit {type(net).__name__}({getattr(net, 'config', '')}){lists}\n"
+            f"The file looks like {describe(tensors)}."
         )
     net.load_state_dict(dict(tensors), strict=True, assign=True)
 
@@ -177,8 +176,6 @@ def _kind(tensor: Tensor) -> str:
 
 
 def _listed(what: str, items: Sequence[str]) -> str:
-    if not items:
-        return ""
     more = f"\n  ... and {len(items) - MAX_KEYS_SHOWN} more" if len(items) > MAX_KEYS_SHOWN else ""
     return f"\n{len(items)} {what}:\n  " + "\n  ".join(items[:MAX_KEYS_SHOWN]) + more
 

@@ -18,13 +18,13 @@ import torch
 from recap.checkpoints import load_pretrained, save_pretrained
 from recap.checkpoints.safe_files import read_json
 from recap.cli.options import check_device
-from recap.models.registry import build, tiny, tiny_tokenizer
+from recap.models.registry import build, tiny
 from recap.runs.files import write_json
 from recap.tokenizers import KLVAE, VQGAN
-from recap.training import flowers
 from recap.training.critic import FeatureCritic
 from recap.training.data import Photos, read_photos
 from recap.training.families import IdsObjective, LatentsObjective, compile_parts, initialise, tokenized
+from recap.training.flowers import FLOWERS
 from recap.training.loop import Objective, Recipe, Trainer
 from recap.training.perceptual import WIDTHS, PerceptualDistance
 from recap.training.rounding import rounded_to_keep
@@ -113,13 +113,16 @@ def read(name: str, device: str) -> Any:
     return load_pretrained(find(name) or name, device=device)
 
 
+def config_of(kind: str, size: str) -> Any:
+    return tiny(FLOWERS[kind]) if size == "tiny" else FLOWERS[kind]
+
+
 def tokenizer_objective(args: argparse.Namespace, photos: Photos) -> Objective:
-    config = flowers.KL if args.kind == "kl" else flowers.VQ
     generator = torch.Generator().manual_seed(args.seed)
     if args.init:
         net = read(args.init, args.device)
     else:
-        net = initialise_layers(build(tiny_tokenizer(config) if args.size == "tiny" else config), generator)
+        net = initialise_layers(build(config_of(args.kind, args.size)), generator)
     net.train().to(args.device)
     perceptual = critic = None
     if args.perceptual != "none":
@@ -149,9 +152,7 @@ def model_objective(args: argparse.Namespace, photos: Photos) -> Objective:
             f"{args.what} draws tokens of a {expected.__name__}, but {args.tokenizer} is another; give one"
         )
     data = tokenized(tokenizer, photos)
-    config: Any = flowers.MODELS[args.what]
-    if args.size == "tiny":
-        config = tiny(config)
+    config = config_of(args.what, args.size)
     fitting = {"num_tokens": data.values.shape[2], "classes": photos.classes}
     if isinstance(tokenizer, KLVAE):
         fitting["channels"] = tokenizer.config.latent_channels

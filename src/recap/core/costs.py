@@ -90,11 +90,6 @@ def run_cost(model: CostModel, schedule: Schedule) -> Cost:
     return Cost(full, local, head)
 
 
-def plain_cost(model: CostModel, schedule: Schedule) -> Cost:
-    """What the plain run with as many sub-steps costs: every local evaluation made full."""
-    return run_cost(model, schedule.plain())
-
-
 def _first_draw(model: CostModel, schedule: Schedule, decoded: int, step: Step) -> int:
     """The draw after a full evaluation: candidates that are ranked, and what is drawn to be committed."""
     drawn = model.draw_flops(step.tokens, step.head_steps)

@@ -264,39 +264,26 @@ def from_counts(tokens: int, counts: Sequence[int], **options: Any) -> Schedule:
     return _build(tokens, rule, **{"full": len(counts), **options})
 
 
-def _build(
-    tokens: int,
-    rule: Callable[[int, int], list[int]],
-    *,
-    full: int,
-    local: int = 0,
-    warmup: int | None = None,
-    chain: int = 1,
-    temperature: float | Sequence[float] = 1.0,
-    rank_temperature: float | None = None,
-    choice_temperature: float | Sequence[float] = 0.0,
-    guidance: float | Ramp | Sequence[float] = 1.0,
-    head_steps: tuple[int, int] = (100, 50),
-    solver: str = "ancestral",
-    known: int = 0,
-) -> Schedule:
-    lengths = group_lengths(full, local, warmup, chain)
-    steps = sum(lengths)
+def _build(tokens: int, rule: Callable[[int, int], list[int]], **given: Unpack[Draws]) -> Schedule:
+    if "full" not in given or given.keys() - Draws.__annotations__.keys():
+        raise TypeError(f"a schedule takes {', '.join(Draws.__annotations__)}, and full always; given are {given}")
+    lengths = group_lengths(given["full"], given.get("local", 0), given.get("warmup"), given.get("chain", 1))
+    steps, known = sum(lengths), given.get("known", 0)
     if steps > tokens:
         raise ValueError(f"{steps} sub-steps have no room in {tokens} tokens; every sub-step commits at least one")
     sizes = rule(tokens, steps)
-    warmth = _each(temperature, steps, "temperature")
-    scales = _guidance(guidance, sizes, known)
-    if isinstance(choice_temperature, Sequence):
-        choice = _each(choice_temperature, steps, "choice_temperature")
-    else:
-        choice = []  # linear decay over the groups, so that the last one is greedy
-        for index, length in enumerate(lengths):
-            choice += [choice_temperature * (1 - (index + 1) / len(lengths))] * length
+    warmth = _each(given.get("temperature", 1.0), steps, "temperature")
+    scales = _guidance(given.get("guidance", 1.0), sizes, known)
+    choice = given.get("choice_temperature", 0.0)
+    if not isinstance(choice, Sequence):  # linear decay over the groups, so that the last one is greedy
+        choice = [choice * (1 - (i + 1) / len(lengths)) for i, length in enumerate(lengths) for _ in range(length)]
+    choices = _each(choice, steps, "choice_temperature")
+    rank, head_steps = given.get("rank_temperature"), given.get("head_steps", (100, 50))
+    solver = given.get("solver", "ancestral")
     groups, first = [], 0
     for length in lengths:
         group = [
-            Step(sizes[s], warmth[s], rank_temperature, choice[first], scales[s], head_steps[s > first], solver)
+            Step(sizes[s], warmth[s], rank, choices[first], scales[s], head_steps[s > first], solver)
             for s in range(first, first + length)
         ]
         groups.append(Group(tuple(group)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from recap.core.costs import Cost, plain_cost, run_cost
+from recap.core.costs import Cost, run_cost
 from recap.core.presets import PAPER_ROWS
 from recap.core.schedule import Schedule
 from recap.models.registry import SIZES, Config, TokenizerConfig, count_parameters, family_of
@@ -94,7 +94,7 @@ def plan(
     weights = rounded * dtype.itemsize + 4 * decoder
     predicted = partial(predict, config, schedule, weights=weights, dtype=dtype, tokenizer=tokenizer, cuda=cuda)
     most = None if limit is None else largest_batch(predicted, limit)
-    costs = run_cost(config, schedule), plain_cost(config, schedule)
+    costs = run_cost(config, schedule), run_cost(config, schedule.plain())
     return Plan(model, preset, schedule, *costs, predicted(batch), most)
 
 

@@ -33,7 +33,6 @@ class KLVAEConfig(Levels):
 
 
 def infer(tensors: Mapping[str, Tensor], heads: int | None = None) -> KLVAEConfig:
-    """The sizes of an official state dict."""
     return KLVAEConfig(
         **level_sizes(tensors),
         latent_channels=tensors["post_quant_conv.weight"].shape[0],
@@ -121,7 +120,7 @@ class DownLevel(nn.Module):
         super().__init__()
         self.block = nn.ModuleList(ResBlock(cout if i else cin, cout, groups) for i in range(blocks))
         self.attn = nn.ModuleList(Attention(cout, groups) if attend else nn.Identity() for _ in range(blocks))
-        self.downsample = Downsample(cout) if downsample else nn.Identity()
+        self.downsample = downsampling(cout) if downsample else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         for block, attn in zip(self.block, self.attn, strict=True):
@@ -173,12 +172,7 @@ class Attention(nn.Module):
         return x + self.proj_out(h)
 
 
-class Downsample(nn.Module):
-    """Halve the side with a strided convolution, padded on the right and the bottom only."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.pad(x, (0, 1, 0, 1)))  # (B, C, h / 2, w / 2)
+def downsampling(channels: int) -> nn.Sequential:
+    """Halve the side by a strided convolution, padded on the right and the bottom only."""
+    parts = {"pad": nn.ZeroPad2d((0, 1, 0, 1)), "conv": nn.Conv2d(channels, channels, 3, stride=2)}
+    return nn.Sequential(OrderedDict[str, nn.Module](parts))  # (B, C, h / 2, w / 2)

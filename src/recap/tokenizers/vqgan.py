@@ -35,7 +35,6 @@ class VQGANConfig(Levels):
 
 
 def infer(tensors: Mapping[str, Tensor], heads: int | None = None) -> VQGANConfig:
-    """The sizes of an official state dict."""
     codes, latent = tensors["quantize.embedding.weight"].shape
     blocks = depth(tensors, r"encoder\.down\.0\.block")
     return VQGANConfig(**level_sizes(tensors), blocks=blocks, latent_channels=latent, codes=codes)

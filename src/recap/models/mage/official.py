@@ -25,7 +25,6 @@ NEEDS = (
 
 
 def sizes_of(net: Any) -> MAGEConfig:
-    """The sizes of an instance."""
     if not net.pad_with_cls_token:
         raise ValueError(
             "pad_with_cls_token is False; only decoders whose masked positions are padded with the class token's "
@@ -58,7 +57,6 @@ def plain_forward(net: Any, ids: Tensor, config: MAGEConfig) -> Tensor:
 
 
 def infer(tensors: Tensors, heads: int | None = None) -> MAGEConfig:
-    """The sizes of a state dict."""
     inner = {key.removeprefix("vqgan."): t for key, t in tensors.items() if key.startswith("vqgan.")}
     sizes = _sizes(tensors, inner["quantize.embedding.weight"].shape[0] if inner else 1024)
     return MAGEConfig(

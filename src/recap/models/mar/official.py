@@ -24,7 +24,6 @@ NEEDS = (
 
 
 def sizes_of(net: Any) -> MARConfig:
-    """The sizes of an instance."""
     encoder, decoder = net.encoder_pos_embed_learned.shape, net.decoder_pos_embed_learned.shape
     if encoder != decoder:
         raise ValueError(
@@ -35,7 +34,6 @@ def sizes_of(net: Any) -> MARConfig:
 
 
 def infer(tensors: Tensors, heads: int | None = None) -> MARConfig:
-    """The sizes of a state dict."""
     width, channels = tensors["z_proj.weight"].shape
     return _sizes(tensors, known_heads(SIZES, width, heads), channels)
 

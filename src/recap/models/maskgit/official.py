@@ -20,7 +20,6 @@ NEEDS = (
 
 
 def sizes_of(net: Any) -> MaskGITConfig:
-    """The sizes of an instance."""
     words = net.token_emb.word_embeddings.num_embeddings
     if words != net.codebook_size + 1:
         raise ValueError(
@@ -34,7 +33,6 @@ def sizes_of(net: Any) -> MaskGITConfig:
 
 
 def infer(tensors: Tensors, heads: int | None = None) -> MaskGITConfig:
-    """The sizes of a state dict."""
     words, width = tensors["token_emb.word_embeddings.weight"].shape
     return MaskGITConfig(
         width=width,
