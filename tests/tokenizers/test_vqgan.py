@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from recap.tokenizers import VQGAN, VQGANConfig
-from recap.tokenizers.vqgan import ResBlock, taming_keys
+from recap.tokenizers.vqgan import ResBlock, clean
 from tests.golden import check_row, fill_, tensor_input
 
 SMALL = VQGANConfig(channels=32, multipliers=(1, 2), latent_channels=16, codes=64, groups=8)
@@ -70,7 +70,7 @@ def test_a_block_that_widens_does_not_add_its_input() -> None:
 
 def test_renaming_leaves_other_keys_alone() -> None:
     value = torch.zeros(1)
-    renamed = taming_keys({"vqgan.encoder.mid.1.norm1.weight": value, "blocks.mid.0.weight": value})
+    renamed = clean({"vqgan.encoder.mid.1.norm1.weight": value, "blocks.mid.0.weight": value})
     assert list(renamed) == ["vqgan.encoder.mid.block_2.norm1.weight", "blocks.mid.0.weight"]
 
 

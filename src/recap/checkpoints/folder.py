@@ -80,7 +80,6 @@ def load_pretrained(
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The parsed `config.json` of a model folder."""
     path = folder / CONFIG
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is no folder; a model is a folder with {CONFIG} and {WEIGHTS}")
@@ -123,7 +122,6 @@ def _config(family: str, given: object) -> Any:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file."""
     if not path.is_file():
         raise CheckpointError(f"{path} does not exist; the folder is incomplete")
     try:

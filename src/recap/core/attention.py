@@ -60,11 +60,9 @@ class Ops:
         return layer.write(k, v, rows)
 
     def merge(self, linear: Callable[[Tensor], Tensor], x: Tensor, skip: Tensor) -> Tensor:
-        """A linear layer over two tensors side by side."""
         return linear(torch.cat([x, skip], dim=-1))
 
     def mlp(self, mlp: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """A block's MLP."""
         return mlp(x)
 
     def add_norm(self, x: Tensor, y: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:

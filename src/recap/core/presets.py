@@ -68,9 +68,8 @@ def interpolated(table: Mapping[int, float], steps: int) -> float:
     return table[known[0] if steps < known[0] else known[-1]]
 
 
-Preset = Callable[..., Schedule]
 DIFFUSION = ("mar", *MAR_GUIDANCE)  # presets of families that draw latents, in random order
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, Callable[..., Schedule]] = {
     "maskgit": maskgit,
     "maskgit-r": maskgit_r,
     "mage": mage,

@@ -207,7 +207,6 @@ class NoiseGraphs:
         self.release()
 
     def release(self) -> None:
-        """Forget all graphs and what they work on."""
         self.graphs = GraphCache(self.capture)
         self.memory: dict[int, tuple[Tensor, Tensor]] = {}  # keys and first number by batch size
         if isinstance(self.capture, Releasable):

@@ -186,15 +186,13 @@ class StackAdapter(Adapter):
     """An adapter whose full evaluation is a local one of all rows, and of those before the tokens with them."""
 
     def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
-        return self._evaluate(canvas, cache, slice(0, canvas.size), wanted, whole=True)
+        return self.evaluate(canvas, cache, slice(0, canvas.size), wanted, whole=True)
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
-        return self._evaluate(canvas, cache, rows, wanted, whole=False)
+        return self.evaluate(canvas, cache, rows, wanted, whole=False)
 
     @abstractmethod
-    def _evaluate(
-        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
-    ) -> Tensor:
+    def evaluate(self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool) -> Tensor:
         """Features of the arrival rows `wanted`, `rows` recomputed."""
 
 

@@ -130,9 +130,7 @@ class DescribedAdapter(StackAdapter):
         out = self.module(ids)
         return out if isinstance(out, Tensor) else out.logits
 
-    def _evaluate(
-        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
-    ) -> Tensor:
+    def evaluate(self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool) -> Tensor:
         positions = canvas.order[:, rows]
         x = self._embed(canvas.tokens[:, rows], positions)  # (B, M, D)
         renewed, only = self.renewed(canvas, rows, 0, canvas.size, whole), shifted(wanted, -rows.start)
@@ -240,7 +238,6 @@ class BlockView:
 
 
 def chain(calls: Iterable[Call], x: Tensor) -> Tensor:
-    """One call after another."""
     for call in calls:
         x = call(x)
     return x

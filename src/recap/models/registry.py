@@ -31,11 +31,6 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def without_losses(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a tokenizer alone, without the losses that trained it, under the library's names."""
-    return vqgan.taming_keys({key: value for key, value in tensors.items() if not key.startswith("loss.")})
-
-
 TOKENIZERS: dict[str, Architecture] = {
     "kl-vae": Architecture(
         name="kl-vae",
@@ -45,7 +40,7 @@ TOKENIZERS: dict[str, Architecture] = {
         tiny=tiny_tokenizer,
         key="post_quant_conv.weight",
         infer=kl_vae.infer,
-        clean=without_losses,
+        clean=vqgan.clean,
     ),
     "vqgan": Architecture(
         name="vqgan",
@@ -55,7 +50,7 @@ TOKENIZERS: dict[str, Architecture] = {
         tiny=tiny_tokenizer,
         key="quantize.embedding.weight",
         infer=vqgan.infer,
-        clean=without_losses,
+        clean=vqgan.clean,
     ),
 }
 SIZES: dict[str, Config] = {name: size for family in FAMILIES.values() for name, size in family.sizes.items()}

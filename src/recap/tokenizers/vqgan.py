@@ -1,7 +1,7 @@
 """The VQGAN of MaskGIT, shared by MAGE and AutoNAT: images to code ids and back.
 
 It is the PyTorch form of MaskGIT's tokenizer: no attention, and images in [0, 1]. Attribute names are those
-of the official checkpoint, so its state dict loads with `strict=True`; see `taming_keys` for the other names.
+of the official checkpoint, so its state dict loads with `strict=True`; see `clean` for the other names.
 """
 
 import re
@@ -97,8 +97,6 @@ class VQGAN(nn.Module):
 
 
 class Codebook(nn.Module):
-    """The table of codes."""
-
     def __init__(self, codes: int, channels: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(codes, channels)
@@ -163,11 +161,11 @@ class ResBlock(nn.Module):
         return h + self.nin_shortcut(h)
 
 
-def taming_keys(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the keys of an open-muse checkpoint to those of this class; other keys stay as they are."""
+def clean(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without the losses that trained a tokenizer; keys of open-muse become those of this class, others stay."""
 
     def renamed(key: str) -> str:
         key = re.sub(r"\b(encoder|decoder)\.mid\.([01])\.", lambda m: f"{m[1]}.mid.block_{int(m[2]) + 1}.", key)
         return re.sub(r"\b(decoder\.up\.\d+)\.upsample_conv\.", r"\1.upsample.conv.", key)
 
-    return {renamed(key): value for key, value in state_dict.items()}
+    return {renamed(key): value for key, value in tensors.items() if not key.startswith("loss.")}

@@ -18,7 +18,7 @@ from recap.models.maskgit import MaskGIT
 from recap.tokenizers import KLVAE, VQGAN
 from recap.tokenizers.images import to_sequence
 from recap.training.data import Photos
-from recap.training.loop import Objective
+from recap.training.loop import Figures, Objective
 from recap.training.masking import MAGE_RATIO, MAR_RATIO, cosine_ratio, first_masked, normal_ratio, random_order
 from recap.training.tokenizers import posterior
 
@@ -95,9 +95,7 @@ class IdsObjective(Objective):
         self.net, self.data, self.batch = net, data, batch
         self.nets = {"loss": net}
 
-    def losses(
-        self, step: int, share: float, generator: torch.Generator
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def losses(self, step: int, share: float, generator: torch.Generator) -> tuple[Figures, Figures]:
         ids, labels = self.data.batch(self.batch, generator)
         ids, of_maskgit = ids.long(), isinstance(self.net, MaskGIT)
         ratios = cosine_ratio(len(ids), generator) if of_maskgit else normal_ratio(len(ids), generator, *MAGE_RATIO)
@@ -127,9 +125,7 @@ class LatentsObjective(Objective):
         columns = [[1 / u.a, u.b / u.a, u.a, u.b, u.c, u.d, u.log_high, u.log_low] for u in table]
         self.table = torch.tensor(columns, device=data.values.device)  # (1000, 8)
 
-    def losses(
-        self, step: int, share: float, generator: torch.Generator
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def losses(self, step: int, share: float, generator: torch.Generator) -> tuple[Figures, Figures]:
         values, labels = self.data.batch(self.batch, generator)
         device, places = values.device, self.net.config.num_tokens
         mean, deviation = values.float().chunk(2, dim=-1)
@@ -149,9 +145,7 @@ class LatentsObjective(Objective):
         loss, figures = self.denoising(features, clean, generator)
         return {"loss": loss}, figures
 
-    def denoising(
-        self, features: Tensor, clean: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def denoising(self, features: Tensor, clean: Tensor, generator: torch.Generator) -> tuple[Tensor, Figures]:
         """The loss of rows (n, D) and their tokens (n, C), each noised `repeats` times."""
         features, clean = features.repeat(self.repeats, 1), clean.repeat(self.repeats, 1)
         device = clean.device

@@ -21,6 +21,7 @@ from recap.view.progress import tqdm
 FLOOR = 0.02  # share of the learning rate that is left at the end
 BETAS = 0.9, 0.95  # of AdamW
 CLIP = 1.0  # norm of a network's gradient
+Figures = dict[str, Tensor]  # by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,7 @@ class Objective(Protocol):
 
     nets: dict[str, nn.Module]  # by the name of their loss; the first is the product, and its average is kept
 
-    def losses(
-        self, step: int, share: float, generator: torch.Generator
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def losses(self, step: int, share: float, generator: torch.Generator) -> tuple[Figures, Figures]:
         """The loss of networks for this step, at this share of the run, and figures worth showing."""
         ...
 
@@ -94,7 +93,7 @@ class Trainer:
                 seen, since = 0, time.perf_counter()
         bar.close()
 
-    def one_step(self) -> dict[str, Tensor]:
+    def one_step(self) -> Figures:
         recipe = self.recipe
         self.generator.manual_seed(image_seed(recipe.seed, self.step))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=recipe.bf16):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,10 @@ class PerceptualDistance(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        widths = [3]
-        levels = []
-        for count, width in zip(DEPTHS, WIDTHS, strict=True):
-            convs = []
-            for _ in range(count):
-                convs.append(nn.Conv2d(widths[-1], width, 3, padding=1))
-                widths.append(width)
-            levels.append(nn.ModuleList(convs))
-        self.levels = nn.ModuleList(levels)
+        self.levels = nn.ModuleList(
+            nn.ModuleList(nn.Conv2d(cout if i else cin, cout, 3, padding=1) for i in range(count))
+            for count, (cin, cout) in zip(DEPTHS, pairwise((3, *WIDTHS)), strict=True)
+        )
         self.weights = nn.ParameterList(torch.zeros(1, width, 1, 1) for width in WIDTHS)
         self.register_buffer("shift", torch.tensor([-0.030, -0.088, -0.188]).reshape(1, 3, 1, 1), persistent=False)
         self.register_buffer("scale", torch.tensor([0.458, 0.448, 0.450]).reshape(1, 3, 1, 1), persistent=False)

@@ -13,7 +13,7 @@ from recap.tokenizers import KLVAE, VQGAN
 from recap.tokenizers.images import to_sequence
 from recap.training.critic import FeatureCritic
 from recap.training.data import Photos
-from recap.training.loop import Objective
+from recap.training.loop import Figures, Objective
 from recap.training.perceptual import PerceptualDistance
 
 N = TypeVar("N", bound=nn.Module)
@@ -88,9 +88,7 @@ class TokenizerObjective(Objective):
     def state(self) -> dict[str, Tensor]:
         return {"usage": self.usage}
 
-    def losses(
-        self, step: int, share: float, generator: torch.Generator
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def losses(self, step: int, share: float, generator: torch.Generator) -> tuple[Figures, Figures]:
         images = photo_batch(self.photos, self.batch, generator)
         if images.is_cuda:
             images = images.contiguous(memory_format=torch.channels_last)
@@ -133,7 +131,7 @@ class TokenizerObjective(Objective):
 
     def _kl(
         self, images: Tensor, step: int, share: float, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    ) -> tuple[Tensor, Tensor, Figures]:
         assert isinstance(self.net, KLVAE)
         with torch.set_grad_enabled(not self.decoder_only):
             mean, logvar = posterior(self.net, images)
@@ -145,7 +143,7 @@ class TokenizerObjective(Objective):
 
     def _vq(
         self, images: Tensor, step: int, share: float, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    ) -> tuple[Tensor, Tensor, Figures]:
         assert isinstance(self.net, VQGAN)
         with torch.set_grad_enabled(not self.decoder_only):
             grid = self.net.latent(images).float()  # (B, C, h, w)

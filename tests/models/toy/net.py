@@ -75,9 +75,7 @@ class ToyAdapter(StackAdapter):
     def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
         return self.net(canvas.raster().to(self.dtype), canvas.masked)
 
-    def _evaluate(
-        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
-    ) -> Tensor:
+    def evaluate(self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool) -> Tensor:
         known = self.net.hear(canvas.tokens[:, rows.start : min(rows.stop, canvas.decoded)].to(self.dtype))
         hidden = self.net.hidden.expand(len(known), rows.stop - rows.start - known.shape[1], -1)
         x = torch.cat([known, hidden], dim=1) + self.net.places[canvas.order[:, rows]]

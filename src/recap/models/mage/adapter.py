@@ -42,9 +42,7 @@ class MAGEAdapter(TwoStackAdapter):
         ids = canvas.raster()
         return self.net(ids) if isinstance(self.net, MAGE) else plain_forward(self.net, ids, self.config)
 
-    def _evaluate(
-        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
-    ) -> Tensor:
+    def evaluate(self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool) -> Tensor:
         prefix, known = int(whole or self.refresh_prefix), max(0, min(rows.stop, canvas.decoded) - rows.start)
         renewed = self.renewed(canvas, rows, 1, 1 + canvas.size, whole)
         x = self._embed(canvas, rows)  # (B, M, D)

@@ -83,9 +83,7 @@ class MARAdapter(TwoStackAdapter):
         mask = masked.to(self.dtype)  # the authors' own halves, as they wrote them
         return self.net.forward_mae_decoder(self.net.forward_mae_encoder(tokens, mask, condition), mask)
 
-    def _evaluate(
-        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
-    ) -> Tensor:
+    def evaluate(self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool) -> Tensor:
         net, p = self.net, self.config.buffer
         prefix = p if whole or self.refresh_prefix else 0
         arrived = slice(rows.start, max(rows.start, min(rows.stop, canvas.decoded)))

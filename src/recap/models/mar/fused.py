@@ -136,7 +136,6 @@ class GraphedDiffusionHead:
         self.release()
 
     def release(self) -> None:
-        """Forget all graphs and what they work on."""
         self.graphs = self.new_graphs()
         self.memory: dict[Hashable, tuple[Tensor, Tensor, Tensor]] = {}
 

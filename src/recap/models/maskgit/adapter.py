@@ -52,9 +52,7 @@ class MaskGITAdapter(StackAdapter):
             return self.net(ids, classes)
         return self.net(ids, context=classes.unsqueeze(1))
 
-    def _evaluate(
-        self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool
-    ) -> Tensor:
+    def evaluate(self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool) -> Tensor:
         x = embed(self.net.token_emb, canvas.tokens[:, rows], canvas.order[:, rows])
         x = x.repeat(canvas.branches, 1, 1)  # (GB, M, D)
         prefix = int(whole or self.refresh_prefix)
