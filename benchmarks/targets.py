@@ -278,7 +278,7 @@ def seeds_of_commands(folder: Path) -> list[bytes]:
         "edit --model {}/m --image {}/noise --redraw 0,0,1,1 --fit --out {}/out",
         "bench --model {}/m --schedule 2 --batch 1 2 --repeat 1 --json {}/out/b.json",
         "convert {}/noise {}/out/c --model mar-base --heads 4",
-        "drift --model {}/m --images {} --num 1 --out {}/out",
+        "drift --model {}/m --labels @{}/lines.txt --out {}/out",
         "report {} --out {}/out/page.md --findings {}/noise",
         "train maskgit --data {}/noise --out {}/out --steps 1",
         "verify {}/nothing --tiny",

@@ -14,9 +14,9 @@ from torch import Tensor
 from recap import Pipeline
 from recap.bench import measure as module
 from recap.bench import timing
-from recap.bench.measure import BenchRow, ceiling, compared, measure, time_callable, times, works_of
+from recap.bench.measure import BenchRow, ceiling, compared, measure, times, works_of
 from recap.bench.schedules import LISTS, PAPER_MODELS, listed
-from recap.bench.timing import PHASES, TimedPipeline, generate, seconds_an_image
+from recap.bench.timing import PHASES, TimedPipeline, generate, seconds_an_image, time_callable
 from recap.cli import bench as command
 from recap.cli import main, parser
 from recap.core.options import SamplingOptions

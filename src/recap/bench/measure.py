@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from statistics import median
 from typing import Any
 
 import torch
 
-from recap.bench.timing import TimedPipeline, generate, synchronized_time
+from recap.bench.timing import TimedPipeline, generate, synchronized_time, time_callable
 from recap.core.costs import run_cost
 from recap.core.memory import is_out_of_memory, release
 from recap.core.schedule import Schedule
@@ -142,27 +141,6 @@ def works_of(pipe: Pipeline, schedule: Asked | None, batch: int, seed: int = 0) 
     """A batch of images, their labels spread over all classes."""
     labels = planned_labels(None, batch, None, pipe.model.classes)
     return pipe.works(labels, batch, schedule, seed=seed)
-
-
-def time_callable(
-    call: Callable[[], Any], *, batch: int, device: torch.device | str, warmup: int = 1, repeat: int = 3
-) -> tuple[float, float]:
-    """Median seconds an image of a call that generates `batch` of them, and the range of the runs over it.
-
-    Any call will do, also one of other code: it is timed as a whole, and waits for the device only at both ends.
-    """
-    if batch < 1 or repeat < 1:
-        raise ValueError(f"batch is {batch} and repeat is {repeat}; both must be at least 1")
-    device = torch.device(device)
-    for _ in range(warmup):
-        call()
-    seconds = []
-    for _ in range(repeat):
-        began = synchronized_time(device)
-        call()
-        seconds.append(synchronized_time(device) - began)
-    middle = median(seconds)
-    return middle / batch, (max(seconds) - min(seconds)) / middle
 
 
 @cache

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from recap.core.options import SamplingOptions
 from recap.core.presets import DIFFUSION, PAPER_PLAIN, PAPER_ROWS
+from recap.core.schedule import Schedule
+from recap.pipelines import Pipeline
 
 LISTS = ("usual", "paper", "open")
 PAPER_MODELS = tuple(dict.fromkeys(row.model for row in PAPER_ROWS))
@@ -39,3 +43,14 @@ def listed(name: str, model: str, preset: str, tokens: int) -> list[SamplingOpti
         texts = USUAL if name == "usual" else OPEN + (OPEN_HEAD if preset in DIFFUSION else [])
     schedules = [SamplingOptions.from_text(text) for text in texts]
     return [each for each in schedules if (each.full or 0) + (each.local or 0) <= tokens]
+
+
+def checked(pipe: Pipeline, given: Iterable[SamplingOptions]) -> list[SamplingOptions]:
+    """The schedules, each once, if the model can follow all of them."""
+    distinct: dict[Schedule, SamplingOptions] = {}  # two texts may mean the same: 32+32 and 32+32:warmup=0
+    for options in given:
+        try:
+            distinct.setdefault(pipe.schedule(options), options)
+        except ValueError as error:
+            raise ValueError(f"schedule {options}: {error}") from error
+    return list(distinct.values())

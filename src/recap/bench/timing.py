@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
 import torch
@@ -112,18 +113,39 @@ def generate(pipe: Pipeline, works: Sequence[Work]) -> Tensor:
     return deque(begin(pipe, works, len(works)), maxlen=1).pop().raster()
 
 
+def time_callable(
+    call: Callable[[], Any], *, batch: int, device: torch.device | str, warmup: int = 1, repeat: int = 3
+) -> tuple[float, float]:
+    """Median seconds an image of a call that generates `batch` of them, and the range of the runs over it.
+
+    Any call will do, also one of other code: it is timed as a whole, and waits for the device only at both ends.
+    """
+    if batch < 1 or repeat < 1:
+        raise ValueError(f"batch is {batch} and repeat is {repeat}; both must be at least 1")
+    device = torch.device(device)
+    for _ in range(warmup):
+        call()
+    seconds = []
+    for _ in range(repeat):
+        began = synchronized_time(device)
+        call()
+        seconds.append(synchronized_time(device) - began)
+    middle = median(seconds)
+    return middle / batch, (max(seconds) - min(seconds)) / middle
+
+
 def seconds_an_image(pipe: Pipeline, works: Sequence[Work], batches: int = 2) -> dict[str, float]:
-    """Seconds an image of runs of a batch: the total over some of them after what does not count, then the phases.
+    """Seconds an image of a batch: the median of some runs, after what does not count, and the phases of one more.
 
     The phases have a run of their own, because clocks around every part make a device wait for each of them.
     """
-    works = works[: pipe.batch_size]
-    clocked, whole = TimedPipeline(pipe), Stopwatch(pipe.device)
-    for _ in range(WARM_RUNS[pipe.engine]):
-        pipe.decode(generate(pipe, works), "pt")
-    with whole.measure("total"):
-        for _ in range(batches):
-            pipe.decode(generate(pipe, works), "pt")
+    works, clocked = works[: pipe.batch_size], TimedPipeline(pipe)
+    whole, _ = time_callable(
+        lambda: pipe.decode(generate(pipe, works), "pt"),
+        batch=len(works),
+        device=pipe.device,
+        warmup=WARM_RUNS[pipe.engine],
+        repeat=batches,
+    )
     clocked.decode(generate(clocked, works), "pt")
-    seconds = {phase: value / len(works) for phase, value in clocked.watch.seconds.items()}
-    return seconds | {"total": whole.seconds["total"] / (batches * len(works))}
+    return {phase: value / len(works) for phase, value in clocked.watch.seconds.items()} | {"total": whole}

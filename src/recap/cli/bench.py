@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from recap.bench.measure import BenchRow, ceiling, compared, machine, measure, times
-from recap.bench.schedules import LISTS, PAPER_MODELS, listed
+from recap.bench.schedules import LISTS, PAPER_MODELS, checked, listed
 from recap.cli.options import (
     DTYPES,
     add_cache_limit,
@@ -50,7 +50,7 @@ class Job:
 
     name: str
     options: SamplingOptions
-    schedules: tuple[SamplingOptions, ...]
+    schedules: list[SamplingOptions]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,12 +111,7 @@ def job_of(name: str, args: argparse.Namespace) -> Job:
         full, local = USUAL if own.full is None else (own.full, own.local or 0)
         schedules = [SamplingOptions(full=full, local=local, warmup=own.warmup)]
         schedules.append(SamplingOptions(full=full + local, local=0))
-    for schedule in schedules:
-        try:
-            pipe.schedule(schedule)
-        except ValueError as error:
-            raise ValueError(f"schedule {schedule} of {name}: {error}") from error
-    return Job(name, pipe.options, tuple(dict.fromkeys(schedules)))
+    return Job(name, pipe.options, checked(pipe, schedules))
 
 
 def measured(args: argparse.Namespace, job: Job, bar: Any) -> list[BenchRow]:

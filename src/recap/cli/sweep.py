@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from recap.bench.measure import machine, times
-from recap.bench.schedules import LISTS, listed
+from recap.bench.schedules import LISTS, checked, listed
 from recap.bench.timing import seconds_an_image
 from recap.cli.evaluate import add_measuring, figures_of, plan_of, planned_works
 from recap.cli.options import pipeline_of
 from recap.core.options import SamplingOptions
 from recap.core.presets import PRESETS
-from recap.core.schedule import Schedule
 from recap.evaluation.evaluate import Reference
 from recap.evaluation.features import load_inception
 from recap.evaluation.plots import plot_front, require
@@ -109,15 +108,8 @@ def schedules_of(args: argparse.Namespace, pipe: Pipeline) -> list[SamplingOptio
     given = [SamplingOptions.from_text(text) for text in args.schedule]
     for name in args.list or ([] if given else ["usual"]):
         given += listed(name, args.model, pipe.options.preset or "", pipe.model.num_tokens)
-    distinct: dict[Schedule, SamplingOptions] = {}  # two texts may mean the same: 32+32 and 32+32:warmup=0
-    for options in [*given, *map(SamplingOptions.from_text, args.repeat)]:
-        try:
-            schedule = pipe.schedule(options)
-        except ValueError as error:
-            raise ValueError(f"schedule {options}: {error}") from error
-        if options in given:
-            distinct.setdefault(schedule, options)
-    return list(distinct.values())
+    checked(pipe, map(SamplingOptions.from_text, args.repeat))
+    return checked(pipe, given)
 
 
 def points_of(path: Path, about: dict[str, Any]) -> list[Point]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
 
+import torch
 from torch import Tensor
 
 from recap.core.cache import ContextCache
@@ -82,12 +83,12 @@ def error_name(model: Adapter) -> str:
     return "KL(exact || local)" if isinstance(model.head, CategoricalHead) else "relative error of features"
 
 
-def local_error(pipe: Pipeline, works: Sequence[Work], *, progress: bool = False) -> list[LocalError]:
-    """Draw images of one schedule that has local evaluations, and measure each of these on the way."""
+def local_error(pipe: Pipeline, works: Sequence[Work], *, progress: bool = False) -> tuple[list[LocalError], Tensor]:
+    """Draw images of one schedule, and measure each local evaluation on the way; the tokens are those of the images."""
     schedule, watched = works[0].schedule, copy.copy(pipe)
     watched.model = log = ErrorLog(pipe.model, schedule)
-    for _ in tqdm(draw(watched, works, log, decode=False), total=len(works), desc="error", disable=not progress):
-        pass
+    bar = tqdm(draw(watched, works, log, decode=False), total=len(works), desc="error", disable=not progress)
+    tokens = torch.stack([result.tokens for result in bar])
     rows, number, size = [], 0, schedule.known + schedule.tokens
     for decoded, group in schedule.contexts():
         for index, step in enumerate(group.steps):
@@ -97,4 +98,4 @@ def local_error(pipe: Pipeline, works: Sequence[Work], *, progress: bool = False
                 row = LocalError(number, decoded / size, group.tokens, step.tokens, fmean(errors), max(errors))
                 rows.append(row)
             decoded += step.tokens
-    return rows
+    return rows, tokens
