@@ -84,7 +84,7 @@ def error_name(model: Adapter) -> str:
 
 
 def local_error(pipe: Pipeline, works: Sequence[Work], *, progress: bool = False) -> tuple[list[LocalError], Tensor]:
-    """Draw images of one schedule, and measure each local evaluation on the way; the tokens are those of the images."""
+    """Draw images of one schedule, and measure each local evaluation on the way; the tokens are their own."""
     schedule, watched = works[0].schedule, copy.copy(pipe)
     watched.model = log = ErrorLog(pipe.model, schedule)
     bar = tqdm(draw(watched, works, log, decode=False), total=len(works), desc="error", disable=not progress)
