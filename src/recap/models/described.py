@@ -112,7 +112,8 @@ class DescribedAdapter(StackAdapter):
         self.norm: Call = nn.Identity() if d.norm is None else self._find(d.norm)
         self._embed = d.embed or self._embedding(d)
         self._vocab_ids = None if d.allowed_ids is None else torch.tensor(d.allowed_ids, device=self.device)
-        self.head = CategoricalHead(self._logits(d), self._vocab_ids)
+        last = (d.logits,) if callable(d.logits) else tuple(self._find(path) for path in as_tuple(d.logits))
+        self.head = CategoricalHead(lambda features: self._chosen(chain(last, features)), self._vocab_ids)
         with torch.no_grad():
             first = torch.zeros(1, 1, dtype=torch.long, device=self.device)
             width = self._embed(first, first).shape[-1]
@@ -173,10 +174,6 @@ class DescribedAdapter(StackAdapter):
 
         return embed
 
-    def _logits(self, d: Description) -> Call:
-        parts = (d.logits,) if callable(d.logits) else tuple(self._find(path) for path in listed(d.logits))
-        return lambda features: self._chosen(chain(parts, features))
-
     def _chosen(self, logits: Tensor) -> Tensor:
         """The logits of ids that may be drawn."""
         if self._vocab_ids is None:
@@ -186,13 +183,13 @@ class DescribedAdapter(StackAdapter):
         return logits.index_select(-1, self._vocab_ids)
 
     def _each(self, place: str, paths: Path) -> tuple[Call, ...]:
-        return tuple(self._find(f"{place}.{path}") for path in listed(paths))
+        return tuple(self._find(f"{place}.{path}") for path in as_tuple(paths))
 
     def _find(self, path: str) -> Any:
         return find(self.module, path, "the description")
 
 
-def listed(paths: Path) -> tuple[str, ...]:
+def as_tuple(paths: Path) -> tuple[str, ...]:
     return (paths,) if isinstance(paths, str) else paths
 
 

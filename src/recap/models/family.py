@@ -72,15 +72,13 @@ def find(root: object, path: str, purpose: str) -> Any:
 
 def missing(root: object, paths: str) -> list[str]:
     """Which of the dotted paths, with blanks between, lead nowhere."""
-    return [path for path in paths.split() if not leads(root, path)]
-
-
-def leads(root: object, path: str) -> bool:
-    try:
-        attrgetter(path)(root)
-    except AttributeError:
-        return False
-    return True
+    lost = []
+    for path in paths.split():
+        try:
+            attrgetter(path)(root)
+        except AttributeError:
+            lost.append(path)
+    return lost
 
 
 def listed(part: object, most: int = 12) -> str:

@@ -7,24 +7,16 @@ from torch import Tensor
 
 def check_images(images: Tensor, stride: int) -> None:
     """Raise a `ValueError` unless `images` is a float batch of square RGB images that `stride` divides."""
-    if images.ndim != 4 or images.shape[1] != 3:
+    if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
         raise ValueError(
-            f"images have shape {tuple(images.shape)} but (B, 3, h, w) is expected; "
-            "put the colour channels second and add a batch axis to a single image"
-        )
-    if not images.is_floating_point():
-        raise ValueError(
-            f"images have dtype {images.dtype} but floats in [0, 1] are expected; "
-            "convert 8-bit images with images.float() / 255"
+            f"images are {tuple(images.shape)} of {images.dtype} but (B, 3, h, w) of floats in [0, 1] is expected; "
+            f"put colours second, add a batch axis to a single image, and convert 8-bit ones with images.float() / 255"
         )
     height, width = images.shape[2:]
-    if height != width:
+    if height != width or height == 0 or height % stride != 0:
         raise ValueError(
-            f"images are {height} high and {width} wide but square ones are expected; crop to a square first"
-        )
-    if height == 0 or height % stride != 0:
-        raise ValueError(
-            f"images have side {height} but a positive multiple of {stride} is expected; resize or crop them first"
+            f"images are {height} high and {width} wide but squares with a side of a positive multiple of {stride} "
+            f"are expected; crop or resize them first"
         )
 
 
