@@ -10,7 +10,7 @@ def check_images(images: Tensor, stride: int) -> None:
     if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
         raise ValueError(
             f"images are {tuple(images.shape)} of {images.dtype} but (B, 3, h, w) of floats in [0, 1] is expected; "
-            f"put colours second, add a batch axis to a single image, and convert 8-bit ones with images.float() / 255"
+            f"put colours second, add a batch axis to a single image, convert 8-bit ones with images.float() / 255"
         )
     height, width = images.shape[2:]
     if height != width or height == 0 or height % stride != 0:
