@@ -57,8 +57,8 @@ def add_measuring(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--inception", metavar="FILE", help="weights of the network (default: from the extra `eval`)")
     add_batch(parser, 32)
     add_running(parser)
-    classes = "each class as often as any other, or as in the reference (default: that, where it says)"
-    parser.add_argument("--classes", choices=("even", "reference"), help=classes)
+    classes = "each class as often as any other (default: as in the reference, where it says)"
+    parser.add_argument("--classes", choices=("even",), help=classes)
     parser.add_argument("--num", type=int, default=2048, help="how many images (default 2048; published: 50,000)")
     parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
     parser.add_argument("--out", default=out, help=f"folder for the results (default {out})")
@@ -121,13 +121,7 @@ def plan_of(
     classes = pipe.model.classes
     if not classes:
         return None, None
-    known = counts is not None and len(counts) == classes
-    if args.classes == "reference" and not known:
-        raise ValueError(
-            f"--classes reference: {args.stats} counts {len(counts) if counts else 'no'} classes and the model "
-            f"has {classes}; use --classes even"
-        )
-    if counts is None or not known or args.classes == "even":
+    if counts is None or len(counts) != classes or args.classes:
         return [index % classes for index in range(args.num)], "even"
     return proportional_labels(args.num, counts), "reference"
 
