@@ -107,7 +107,7 @@ def schedules_of(args: argparse.Namespace, pipe: Pipeline) -> list[SamplingOptio
     """The schedules asked for, all of them checked before anything is generated."""
     given = [SamplingOptions.from_text(text) for text in args.schedule]
     for name in args.list or ([] if given else ["usual"]):
-        given += listed(name, args.model, pipe.options.preset or "", pipe.model.num_tokens)
+        given += listed(name, args.model or "", pipe.options.preset or "", pipe.model.num_tokens)
     checked(pipe, map(SamplingOptions.from_text, args.repeat))
     return checked(pipe, given)
 
