@@ -41,11 +41,9 @@ def load_official(
         config = TOKENIZER_SIZES[model] if model in TOKENIZER_SIZES else SIZES[size_name(model)]
     net = build(config, meta=True)
     load_strict(net, tensors, source=str(path))
-    for name, child in net.named_children():  # a tokenizer inside keeps its precision
-        if name not in TOKENIZERS:
-            child.to(dtype=dtype)
-    for parameter in net.parameters(recurse=False):
-        parameter.data = parameter.data.to(dtype=dtype)
+    for name, parameter in net.named_parameters():
+        if name.partition(".")[0] not in TOKENIZERS:  # a tokenizer inside keeps its precision
+            parameter.data = parameter.data.to(dtype=dtype)
     return net
 
 

@@ -92,8 +92,8 @@ class TokenizerObjective(Objective):
         images = photo_batch(self.photos, self.batch, generator)
         if images.is_cuda:
             images = images.contiguous(memory_format=torch.channels_last)
-        bottleneck = self._kl if isinstance(self.net, KLVAE) else self._vq
-        drawn, penalty, figures = bottleneck(images, step, share, generator)
+        kl = isinstance(self.net, KLVAE)
+        drawn, penalty, figures = self._kl(images, generator) if kl else self._vq(images, step, share, generator)
         drawn = drawn.float()
         picture = drawn.detach().requires_grad_()  # the judges end here; their gradients go on together
         error = picture - images
@@ -129,9 +129,7 @@ class TokenizerObjective(Objective):
             pull = pull + push * (strength * pull.norm() / (push.norm() + 1e-12))
         return {"loss": (pull * drawn).sum() + penalty, **losses}, figures
 
-    def _kl(
-        self, images: Tensor, step: int, share: float, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, Figures]:
+    def _kl(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Figures]:
         assert isinstance(self.net, KLVAE)
         with torch.set_grad_enabled(not self.decoder_only):
             mean, logvar = posterior(self.net, images)
