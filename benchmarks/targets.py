@@ -33,7 +33,7 @@ from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.report import read_sweep
 from recap.models.maskgit import MaskGITConfig
 from recap.models.registry import build
-from recap.pipelines.labels import find_classes
+from recap.pipelines.inputs import find_classes
 from recap.pipelines.pipeline import Pipeline
 from recap.tokenizers import VQGANConfig
 from recap.view.images import open_picture

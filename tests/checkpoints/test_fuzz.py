@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from recap.cli import main
 from recap.core.options import SamplingOptions
-from recap.pipelines.labels import find_classes
+from recap.pipelines.inputs import find_classes
 from recap.planning.memory import size_of
 
 COUNTS = {"commands": 25, "labels": 1000, "schedules": 400}

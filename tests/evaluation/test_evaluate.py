@@ -20,7 +20,7 @@ from recap.evaluation.evaluate import SHIPPED, Reference, compare, features_of, 
 from recap.evaluation.features import Features, look
 from recap.evaluation.metrics import FeatureStatistics, fid, frechet_distance, kernel_distance
 from recap.evaluation.shards import FeatureFolder
-from recap.pipelines.labels import proportional_labels
+from recap.pipelines.inputs import proportional_labels
 from recap.runs.ranks import Ranks
 from recap.runs.sample import sample_all
 from recap.runs.works import Done

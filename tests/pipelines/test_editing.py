@@ -13,7 +13,7 @@ from torch import Tensor
 from recap import Output, Pipeline, SamplingOptions, cosine, from_counts
 from recap.core.noise import image_generators
 from recap.models.registry import build
-from recap.pipelines.editing import at_random, least_confident
+from recap.pipelines.editing import least_confident
 from recap.verification.verifier import distance
 from recap.view.images import token_mask
 from tests import tiny
@@ -149,14 +149,8 @@ def test_images_of_different_masks_do_not_know_each_other(family: str) -> None:
     )
     assert len({plan.tokens for plan in together.schedules}) > 1
     for i in range(4):
-        alone = edited(
-            family,
-            pipe,
-            image=picture(1, 4)[i],
-            mask=all_masks[i],
-            generator=image_generators(7, [i]),
-            **options,
-        )
+        one = {"image": picture(1, 4)[i], "mask": all_masks[i], "generator": image_generators(7, [i])}
+        alone = edited(family, pipe, **one, **options)
         assert distance(alone.tokens, together.tokens[i : i + 1]) < 1e-4
         assert torch.equal(alone.masked[0], together.masked[i])
         assert alone.schedules == together.schedules[i : i + 1]
@@ -237,10 +231,11 @@ def test_masks_come_in_many_forms() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "large image": ({"image": torch.rand(3, 16, 16)}, r"image is 16 x 16 pixels but this model draws 8 x 8.*--fit"),
-    "wide image": ({"image": Image.new("RGB", (12, 8))}, r"image is 12 x 8 pixels.*recap\.fit\(image, 8\)"),
+    "large image": (
+        {"image": torch.rand(3, 16, 16)},
+        r"image is 16 x 16 pixels but this model draws 8 x 8.*recap\.fit\(image, 8\).*--fit",
+    ),
     "large mask": ({"mask": torch.ones(16, 16) > 0}, r"mask is 16 x 16 pixels.*recap\.fit\(mask, 8, mask=True\)"),
-    "tokens as mask": ({"mask": torch.ones(4, 4) > 0}, "mask is 4 x 4 pixels"),
     "mask shape": ({"mask": torch.ones(8) > 0}, r"mask has shape \(8,\)"),
     "mask values": ({"mask": torch.full((8, 8), 300)}, "not 0 to 255"),
     "mask floats": ({"mask": torch.full((8, 8), 255.0)}, "not 0 to 1"),
@@ -254,10 +249,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({"image": []}, "give a PIL image"),
     "numbers": ({"image": picture(0, 3), "mask": [half()] * 2}, "3 images, 2 masks and num_images=None"),
     "number": ({"num_images": 0}, "num_images is 0"),
-    "labels": ({"labels": None}, "give labels"),
-    "label": ({"labels": 9}, "label 9 is out of range"),
-    "seed": ({"seed": None}, "give a seed"),
-    "output": ({"output_type": "gif"}, "output_type is 'gif'"),
 }
 
 
@@ -308,12 +299,10 @@ def test_a_result_can_be_edited_region_after_region(family: str) -> None:
     assert torch.equal(second.tokens[~second.masked], first.tokens[~second.masked])
     third = edited(family, pipe, image=second, mask=~half(), labels=label(family, 3), seed=9)
     assert torch.equal(third.tokens[~third.masked], second.tokens[~third.masked])
+    other = "mage" if family == "mar" else "mar"
+    foreign = draw(shared(other), other)
     with pytest.raises(ValueError, match="but this model has"):
-        edited(
-            family,
-            pipe,
-            image=draw(shared("mage" if family == "mar" else "mar"), "mage" if family == "mar" else "mar"),
-        )
+        edited(family, pipe, image=foreign)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -327,16 +316,8 @@ def test_a_start_keeps_its_share(family: str, strength: float) -> None:
         if not step:
             drawn_masks.append(values["canvas"].masked.clone())
 
-    result = draw(
-        pipe,
-        family,
-        init=start,
-        strength=strength,
-        seed=5,
-        schedule=None,
-        output_type="latent",
-        callback_on_step_end=note,
-    )
+    asked: dict[str, Any] = {"strength": strength, "seed": 5, "schedule": None, "output_type": "latent"}
+    result = draw(pipe, family, init=start, callback_on_step_end=note, **asked)
     count = max(1, round(16 * strength))
     assert result.schedule.tokens == count
     changed = result.tokens != start.tokens
@@ -344,13 +325,9 @@ def test_a_start_keeps_its_share(family: str, strength: float) -> None:
     assert (changed.sum(dim=1) <= count).all()
     if family == "mar":
         assert (changed.sum(dim=1) == count).all()
-    assert torch.equal(result.tokens, draw_again(pipe, family, start.tokens, strength).tokens)
+    assert torch.equal(result.tokens, draw(pipe, family, init=start.tokens, **asked).tokens)
     if 1 < count < 15:
         assert not torch.equal(drawn_masks[0], drawn_masks[1])
-
-
-def draw_again(pipe: Pipeline, family: str, tokens: Tensor, strength: float) -> Any:
-    return draw(pipe, family, init=tokens, strength=strength, seed=5, schedule=None, output_type="latent")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -395,10 +372,6 @@ def test_latents_have_no_confidence_to_choose_by() -> None:
     start = draw(shared("mar"), "mar", output_type="latent")
     with pytest.raises(ValueError, match="at_random"):
         draw(shared("mar"), "mar", init=start, choose=least_confident, schedule=cosine(8, full=2))
-    result = draw(
-        shared("mar"), "mar", init=start, choose=at_random, schedule=cosine(8, full=2), output_type="latent"
-    )
-    assert result.tokens.shape == start.tokens.shape
 
 
 def test_a_callback_knows_which_images_it_sees() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recap.pipelines.labels import find_class, find_classes
+from recap.pipelines.inputs import find_class, find_classes
 
 NAMES = ["pink primrose", "Sunflower", "water lily", "lotus", "tiger lily"]
 LABELS = [

@@ -496,16 +496,3 @@ def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     model = save_pretrained(build(tiny.CONFIGS["maskgit"]), tmp_path / "m")
     with pytest.raises(CheckpointError, match="no folder"):
         Pipeline.from_pretrained(model, tokenizer=tmp_path / "none")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_stream_is_the_same_run(family: str) -> None:
-    pipe = shared(family)
-    frames = list(pipe.stream(**request(family), seed=0, schedule=SCHEDULE))
-    assert [frame.decoded for frame in frames] == list(accumulate(SCHEDULE.sizes))
-    assert torch.equal(frames[-1].tokens, draw(pipe, family, output_type="latent").tokens)
-
-
-def test_stream_checks_before_the_first_step() -> None:
-    with pytest.raises(ValueError, match="out of range"):
-        shared("maskgit").stream([9], seed=0, schedule=SCHEDULE)

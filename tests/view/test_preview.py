@@ -101,7 +101,7 @@ def test_pictures_fit_every_terminal(columns: int, lines: int, count: int) -> No
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_sub_step_can_be_shown_and_changes_nothing(family: str, batch: int) -> None:
     pipe = shared(family)
-    asked = {"num": 6} if family == "mage" else request(family, 6)
+    asked = request(family, 6)
     works = pipe.works(**asked, schedule=SCHEDULE, seed=0)
     shown = EveryStep(pipe, 6, list("abcdef"))
     seen = results(pipe, works, shown, batch)

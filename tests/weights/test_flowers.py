@@ -11,7 +11,7 @@ import torch
 from recap import load, weights
 from recap.checkpoints.folder import read_config
 from recap.cli import parser
-from recap.pipelines.labels import find_classes
+from recap.pipelines.inputs import find_classes
 from recap.training.flowers import FLOWERS
 from recap.verification import verify
 

@@ -17,7 +17,7 @@ from recap.core.memory import is_out_of_memory, release
 from recap.core.schedule import Schedule
 from recap.engine import WARM_RUNS
 from recap.pipelines import Pipeline
-from recap.pipelines.labels import planned_labels
+from recap.pipelines.inputs import planned_labels
 from recap.pipelines.pipeline import Asked
 from recap.runs.record import versions
 from recap.runs.works import Work

@@ -18,15 +18,7 @@ import torch
 
 from recap.bench.measure import BenchRow, ceiling, compared, machine, measure, times
 from recap.bench.schedules import LISTS, PAPER_MODELS, checked, listed
-from recap.cli.options import (
-    DTYPES,
-    add_cache_limit,
-    add_model,
-    batch_size,
-    check_device,
-    default_model,
-    pipeline_of,
-)
+from recap.cli.options import DTYPES, add_batch, add_model, check_device, default_model, pipeline_of
 from recap.core.options import USUAL, SamplingOptions, guidance_scale
 from recap.core.presets import PRESETS
 from recap.engine import ENGINES, check_engine
@@ -60,9 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", choices=LISTS, help="schedules by name; paper: of its models, if none is named")
     parser.add_argument("--preset", choices=PRESETS, help="published setting to follow (default: the model's own)")
     parser.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START/END")
-    batch = "images at a time, or auto: as many as free memory allows (default 8)"
-    parser.add_argument("--batch", type=batch_size, nargs="+", default=[8], metavar="N", help=batch)
-    add_cache_limit(parser)
+    add_batch(parser, nargs="+", default=[8])
     parser.add_argument("--engine", choices=ENGINES, nargs="+", default=["eager"], help="default eager")
     precisions = ("float32", "bfloat16")
     parser.add_argument("--dtype", choices=precisions, nargs="+", default=["float32"], help="default float32")

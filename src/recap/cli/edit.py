@@ -21,7 +21,7 @@ from recap.runs.folder import ImageFolder
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity, record
 from recap.runs.sample import sample_all
-from recap.view.images import PLACES, box_mask, fit, keep_mask, marked, open_picture
+from recap.view.images import PLACES, box_mask, fit_pair, keep_mask, marked, open_picture
 from recap.view.preview import preview
 from recap.view.sheet import Row, comparison
 
@@ -66,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
     labels, options = labels_of(args, pipe, 1), SamplingOptions.from_args(args)
     num = args.num if labels is None else len(labels)
     image = open_picture(args.image, args.image, upright=True).convert("RGB")
-    mask = mask_of(args, image, side)
-    image = fit(image, side) if args.fit else image
+    drawn_over = None if args.mask is None else open_picture(args.mask, args.mask, upright=True)
+    image, mask = fit_pair(image, drawn_over, side, args.fit)
+    mask = mask or mask_of(args, side)
     if mask is None:
         works = pipe.works(labels, num, options, seed=args.seed, init=pipe.encode(image), strength=args.strength)
     else:
@@ -102,22 +103,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def mask_of(args: argparse.Namespace, image: Image.Image, side: int) -> Image.Image | None:
-    """White where to regenerate, in the model's size if the picture is made to fit; None with --strength."""
+def mask_of(args: argparse.Namespace, side: int) -> Image.Image | None:
+    """White where --redraw or --keep say that it is regenerated; None with --strength."""
     if args.redraw is not None:
         return box_mask(side, *args.redraw)
-    if args.keep is not None:
-        where, colon, share = args.keep.partition(":")
-        try:
-            return keep_mask(side, where, float(share) if colon else 0.5)
-        except ValueError as error:
-            raise ValueError(f"--keep {args.keep}: {error}") from error
-    if args.mask is None:
+    if args.keep is None:
         return None
-    mask = open_picture(args.mask, args.mask, upright=True).convert("L")
-    if mask.size != image.size:
-        raise ValueError(
-            f"the mask is {mask.width} x {mask.height} pixels but the image {image.width} x {image.height}; "
-            f"make them of one size"
-        )
-    return fit(mask, side, mask=True) if args.fit else mask
+    where, colon, share = args.keep.partition(":")
+    try:
+        return keep_mask(side, where, float(share) if colon else 0.5)
+    except ValueError as error:
+        raise ValueError(f"--keep {args.keep}: {error}") from error

@@ -16,21 +16,14 @@ from typing import Any
 
 from recap.bench.measure import machine
 from recap.bench.timing import seconds_an_image
-from recap.cli.options import (
-    add_batch,
-    add_model,
-    add_running,
-    add_sampling,
-    check_device,
-    pipeline_of,
-)
+from recap.cli.options import add_batch, add_model, add_running, add_sampling, check_device, pipeline_of
 from recap.core.options import SamplingOptions
 from recap.evaluation.evaluate import Reference, compare, features_of
 from recap.evaluation.features import Features, load_inception
 from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.shards import FeatureFolder
 from recap.pipelines import Pipeline
-from recap.pipelines.labels import proportional_labels
+from recap.pipelines.inputs import proportional_labels
 from recap.planning.memory import choose_batch
 from recap.runs.files import write_json
 from recap.runs.ranks import Ranks

@@ -15,8 +15,8 @@ from recap.core.selection import ORDERS
 from recap.engine import ENGINES
 from recap.models.registry import build, randomize, size_name
 from recap.pipelines import Pipeline
-from recap.pipelines.labels import RANDOM, even_labels, find_classes, random_labels, read_labels, spread_labels
-from recap.pipelines.loading import find_model, read_parts, sized_parts
+from recap.pipelines.inputs import RANDOM, find_classes, planned_labels, random_labels, read_labels
+from recap.pipelines.loading import find_model, find_parts
 from recap.planning.memory import size_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -44,14 +44,11 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--order", choices=ORDERS, help="where to decode first")
 
 
-def add_batch(parser: argparse._ActionsContainer, default: int = 8) -> None:
+def add_batch(parser: argparse.ArgumentParser, usual: int = 8, **more: Any) -> None:
     """How many at a time, and how much memory that may take."""
-    about = f"images at a time, or auto: as many as free memory allows (default {default})"
-    parser.add_argument("--batch", type=batch_size, default=default, metavar="N", help=about)
-    add_cache_limit(parser)
-
-
-def add_cache_limit(parser: argparse._ActionsContainer) -> None:
+    about = f"images at a time, or auto: as many as free memory allows (default {usual})"
+    given = {"default": usual, **more}
+    parser.add_argument("--batch", type=batch_size, metavar="N", help=about, **given)
     about = "take fewer at a time if their cache would need more, for example 2GB"
     parser.add_argument("--cache-limit", type=byte_size, metavar="SIZE", help=about)
 
@@ -83,30 +80,27 @@ def add_labels(parser: argparse.ArgumentParser, num: int) -> None:
 def labels_of(args: argparse.Namespace, pipe: Pipeline, usual: int) -> list[int] | None:
     """One label for each image, by the plan that the arguments name; None for a model without classes."""
     classes, names, text = pipe.model.classes, pipe.class_names, args.labels
-    num = usual if args.num is None else args.num
+    num, each = usual if args.num is None else args.num, getattr(args, "per_class", None)
     if num < 1:
         raise ValueError(f"--num is {num}; generate at least one image")
-    if getattr(args, "per_class", None) is not None:
-        if not classes:
-            raise ValueError("this model is unconditional; say --num instead of --per-class")
+    if not classes and (text is not None or each is not None):
+        raise ValueError("this model is unconditional; leave --labels and --per-class out, and say --num")
+    if each is not None:
         if text is not None or args.num is not None:
             raise ValueError("--per-class says how many images of which classes; leave --labels and --num out")
-        return even_labels(args.per_class, classes)
-    if not classes:
-        if text:
-            raise ValueError("this model is unconditional; leave --labels out")
-        return None
-    if text is None:
-        return spread_labels(num, classes)
+        if each < 1:
+            raise ValueError(f"--per-class is {each}; draw at least one image of each class")
+        return [index % classes for index in range(each * classes)]
     if text == RANDOM:
         return random_labels(args.seed, num, classes)
-    if text.startswith("@"):
+    given: list[int] | None = None
+    if text is not None and text.startswith("@"):
         given = read_labels(text[1:], names, classes)
         num = args.num or len(given)
-    else:
+    elif text is not None:
         given = find_classes(text, names, classes)
         num = max(args.num or 0, len(given))
-    return [given[index % len(given)] for index in range(num)]
+    return planned_labels(given, num, names, classes)
 
 
 def add_model(parser: argparse.ArgumentParser, name: str = "--model", **more: Any) -> None:
@@ -142,14 +136,9 @@ def pipeline_of(args: argparse.Namespace) -> tuple[Pipeline, str]:
     name = args.model or default_model()
     check_device(args.device)
     folder = find_model(name)
+    parts = find_parts(folder or name, lambda config: randomize(build(config), args.seed), shrink=args.tiny)
+    pipe = Pipeline.from_parts(parts, name)
     if folder is None:
-        name = size_name(name)
-        parts = sized_parts(name, lambda config: randomize(build(config), args.seed), shrink=args.tiny)
-        pipe = Pipeline.from_parts(parts, name)
         pipe.options = pipe.options.override(SHORT_RUN)
-        name = f"{name}{' (tiny)' if args.tiny else ''}, random weights"
-    elif args.tiny:
-        raise ValueError(f"--tiny shrinks published sizes; {name} is a folder with a size of its own")
-    else:
-        pipe = Pipeline.from_parts(read_parts(folder), folder)
+        name = f"{size_name(name)}{' (tiny)' if args.tiny else ''}, random weights"
     return pipe.to(args.device, DTYPES[args.dtype]).compile(args.engine), name

@@ -61,7 +61,7 @@ def plans_of(args: argparse.Namespace) -> list[Plan]:
         return paper_plans(**more)
     folder = find_model(args.model)
     name = size_name(args.model) if folder is None else args.model
-    pipe = Pipeline.blank(name if folder is None else folder)
+    pipe = Pipeline.blank(folder or name)
     own = pipe.options_for(options)
     if own.full is None:
         raise ValueError("say how many evaluations: --schedule T+T', or --full T with --local T'")

@@ -33,12 +33,12 @@ def starts_of(
     Pixels of a mask that are white are redrawn, and a token is redrawn if any of its pixels is.
     """
     side, stride = pipe.side, pipe.need_tokenizer().config.stride
-    tokens = tokens_of(pipe.model, image) if isinstance(image, Output) else None
-    pixels = None
+    tokens = pixels = None
     if not isinstance(image, Output):
         pixels = pictures_of(image, side)
-    elif paste:
-        pixels = pipe.decode(image.tokens.to(pipe.device), "pt")
+    else:
+        tokens = tokens_of(pipe.model, image)
+        pixels = pipe.decode(tokens, "pt") if paste else None
     white = masks_of(mask, side)  # (B, h, w)
     masked = token_mask(white, stride)  # (B, N)
     empty = [row for row, redrawn in enumerate(masked.any(dim=1).tolist()) if not redrawn]

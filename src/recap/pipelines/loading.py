@@ -71,9 +71,14 @@ def blank_net(folder: str | Path) -> nn.Module:
     return build(config_from(read_config(Path(folder)), folder), meta=True)
 
 
-def sized_parts(name: str, make: Make, *, shrink: bool = False) -> Parts:
-    """A model of a published size with the tokenizer that belongs to it, both as `make` builds them."""
-    name = size_name(name)
+def find_parts(model: str | Path, make: Make, read: Make = load_pretrained, *, shrink: bool = False) -> Parts:
+    """The parts of a folder as `read` reads them, or of a published size as `make` builds them."""
+    folder = find_model(model)
+    if folder is not None:
+        if shrink:
+            raise ValueError(f"published sizes can be shrunk (--tiny); {model} is a folder with a size of its own")
+        return read_parts(folder, read=read)
+    name = size_name(str(model))
     config, family = SIZES[name], family_of(SIZES[name])
     beside = None if family.tokenizer_inside else family.tokenizer_config(config)
     if shrink:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import torch
 from torch import Generator, Tensor, nn
@@ -22,9 +22,8 @@ from recap.models.adapter import Adapter
 from recap.models.registry import adapt, build, usual_preset
 from recap.pipelines.codec import ImageCodec
 from recap.pipelines.editing import Choice, at_random, starts_of, tokens_of, variation
-from recap.pipelines.inputs import Generators, Labels, batch_of, generators_of, labels_of
-from recap.pipelines.labels import find_class
-from recap.pipelines.loading import Parts, blank_net, check_pair, find_model, model_folder, read_parts, sized_parts
+from recap.pipelines.inputs import Generators, Labels, batch_of, find_class, generators_of, labels_of
+from recap.pipelines.loading import Parts, blank_net, check_pair, find_parts, model_folder, read_parts
 from recap.pipelines.output import Output, collect, frames
 from recap.runs.works import Start, Work
 from recap.tokenizers import VQGAN
@@ -34,6 +33,22 @@ from recap.view.images import Picture
 BATCH = 8  # images that are drawn together where nothing else is said
 Asked = str | SamplingOptions | Schedule  # how a run is to be sampled
 Callback = Callable[["Pipeline", int, int, dict[str, Any]], Any]
+
+
+class Asking(TypedDict, total=False):
+    """What every way of drawing takes.
+
+    num_images: how many, where it is not one for each label. schedule: how, as text ("48+16", "64",
+    "48+16:warmup=32,temperature=0.9"), as `SamplingOptions`, or a `Schedule` of one's own. generator: one for each
+    image, or one from which a seed is drawn for each; without it, `seed` and the image's index give the randomness.
+    guidance: a number for the family's usual guidance (a ramp from 1 for MAR, constant otherwise), or a `Ramp`.
+    """
+
+    num_images: int | None
+    schedule: Asked | None
+    generator: Generators | None
+    seed: int | None
+    guidance: float | Ramp | None
 
 
 class Pipeline(ImageCodec):
@@ -107,12 +122,8 @@ class Pipeline(ImageCodec):
     @classmethod
     def blank(cls, model: str | Path, *, shrink: bool = False) -> Self:
         """A pipeline without weights, of a folder or a published size."""
-        folder = find_model(model)
-        if folder is None:
-            return cls.from_parts(sized_parts(str(model), partial(build, meta=True), shrink=shrink), model)
-        if shrink:
-            raise ValueError(f"published sizes can be shrunk; {model} is a folder with a size of its own")
-        return cls.from_parts(read_parts(folder, read=blank_net), folder)
+        parts = find_parts(model, partial(build, meta=True), blank_net, shrink=shrink)
+        return cls.from_parts(parts, model)
 
     def save_pretrained(self, folder: str | Path, *, compact: bool = False) -> Path:
         """Write the model to `folder`, and its tokenizer to the sub-folder `tokenizer`."""
@@ -188,7 +199,7 @@ class Pipeline(ImageCodec):
     def works(
         self,
         labels: Labels | None = None,
-        num: int | None = None,
+        num_images: int | None = None,
         schedule: Asked | None = None,
         *,
         seed: int | None = None,
@@ -200,14 +211,14 @@ class Pipeline(ImageCodec):
         strength: float = 0.5,
         choose: Choice = at_random,
     ) -> list[Work]:
-        """One image to draw for each label or start, or `num` of them, where one of anything serves for all.
+        """One image to draw for each label or start, or `num_images` of them, where one of anything serves for all.
 
         Everything is checked here. With `seed` they are images `first`, `first + 1`, ... of that seed; a `generator`,
         or one for each, has its own randomness. `starts` say what of each image is known, and `init` is as in a call.
         """
         classes = labels_of(labels, self.model.classes)
         tokens = None if init is None else tokens_of(self.model, init)
-        batch = batch_of(num, label=classes, start=tokens if starts is None else starts)
+        batch = batch_of(num_images, label=classes, start=tokens if starts is None else starts)
         if classes is not None:
             classes *= batch // len(classes)
         generators = generators_of(batch, generator, seed, first)
@@ -235,40 +246,22 @@ class Pipeline(ImageCodec):
         self,
         labels: Labels | None = None,
         *,
-        num_images: int | None = None,
-        schedule: Asked | None = None,
-        generator: Generators | None = None,
-        seed: int | None = None,
-        guidance: float | Ramp | None = None,
         init: Tensor | Output | None = None,
         strength: float = 0.5,
         choose: Choice = at_random,
         output_type: str = "pil",
         callback_on_step_end: Callback | None = None,
+        **asked: Unpack[Asking],
     ) -> Output:
-        """Draw one image for each label, or `num_images`.
+        """Draw one image for each label, or as many as are asked for; the other arguments are those of `Asking`.
 
-        schedule: how, as text ("48+16", "64", "48+16:warmup=32,temperature=0.9"), as `SamplingOptions`, or a
-        `Schedule` of one's own. generator: one for each image, or one from which a seed is drawn for each; without
-        it, `seed` and the image's index give the randomness. guidance: a number for the family's usual guidance (a
-        ramp from 1 for MAR, constant otherwise), or a `Ramp`. init: tokens, one row or one for each image, or an
-        earlier result, of which a share of `strength` is regenerated; `choose` says which (by default at random).
-        callback_on_step_end(pipe, step, decoded, {"canvas": canvas, "images": indices}) is called after every
-        sub-step of the images that are drawn together; if it returns a dict with "tokens" in raster order, these
-        take the place of what is decoded.
+        init: tokens, one row or one for each image, or an earlier result, of which a share of `strength` is
+        regenerated; `choose` says which (by default at random). callback_on_step_end(pipe, step, decoded,
+        {"canvas": canvas, "images": indices}) is called after every sub-step of the images that are drawn together;
+        if it returns a dict with "tokens" in raster order, these take the place of what is decoded.
         """
         self.check_output(output_type)
-        works = self.works(
-            labels,
-            num_images,
-            schedule,
-            seed=seed,
-            generator=generator,
-            guidance=guidance,
-            init=init,
-            strength=strength,
-            choose=choose,
-        )
+        works = self.works(labels, init=init, strength=strength, choose=choose, **asked)
         return collect(self, works, output_type, callback_on_step_end)
 
     def edit(
@@ -277,14 +270,10 @@ class Pipeline(ImageCodec):
         mask: Picture | Sequence[Picture],
         labels: Labels | None = None,
         *,
-        num_images: int | None = None,
-        schedule: Asked | None = None,
-        generator: Generators | None = None,
-        seed: int | None = None,
-        guidance: float | Ramp | None = None,
         paste: bool = False,
         output_type: str = "pil",
         callback_on_step_end: Callback | None = None,
+        **asked: Unpack[Asking],
     ) -> Output:
         """Draw the white part of `mask` anew and keep the tokens of all the rest, bit by bit.
 
@@ -297,31 +286,18 @@ class Pipeline(ImageCodec):
         in a call of the pipeline.
         """
         self.check_output(output_type)
-        starts = starts_of(self, image, mask, paste)
-        works = self.works(
-            labels, num_images, schedule, seed=seed, generator=generator, guidance=guidance, starts=starts
-        )
+        works = self.works(labels, starts=starts_of(self, image, mask, paste), **asked)
         return collect(self, works, output_type, callback_on_step_end)
 
     def stream(
-        self,
-        labels: Labels | None = None,
-        *,
-        num_images: int | None = None,
-        schedule: Asked | None = None,
-        generator: Generators | None = None,
-        seed: int | None = None,
-        guidance: float | Ramp | None = None,
-        starts: Sequence[Start] | None = None,
+        self, labels: Labels | None = None, *, starts: Sequence[Start] | None = None, **asked: Unpack[Asking]
     ) -> Iterator[Frame]:
         """A frame after every sub-step; the run waits for whoever looks at it, and ends when nobody does.
 
         The last frame's images are those that a call with the same arguments returns. Everything is checked before
         the first frame. With `starts` (`Pipeline.works`), images that begin with equally many known tokens.
         """
-        works = self.works(
-            labels, num_images, schedule, generator=generator, seed=seed, guidance=guidance, starts=starts
-        )
+        works = self.works(labels, starts=starts, **asked)
         if len({work.schedule for work in works}) > 1:
             raise ValueError("these images begin with different numbers of known tokens; stream them one by one")
         return frames(self, works)

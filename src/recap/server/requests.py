@@ -14,12 +14,12 @@ from PIL import Image, ImageOps
 from recap.core.options import SamplingOptions
 from recap.pipelines import Pipeline
 from recap.pipelines.editing import starts_of
-from recap.pipelines.labels import planned_labels
+from recap.pipelines.inputs import planned_labels
 from recap.runs.works import Start, Work
 from recap.server import schema
 from recap.server.guard import ApiError
 from recap.server.limits import Limits
-from recap.view.images import box_mask, fit
+from recap.view.images import box_mask, fit_pair
 
 FORMATS = ("PNG", "JPEG", "WEBP")  # of pictures that come from outside; each other one is one more parser to trust
 
@@ -96,14 +96,8 @@ def read(models: Mapping[str, Pipeline], limits: Limits, request: schema.PlanReq
         message = f"{steps} evaluations an image were asked for, but {limits.max_steps} are allowed; ask for less"
         raise ApiError(422, "limit", message)
     planned = planned_labels(labels, count, pipe.class_names, pipe.model.classes, first=first)
-    works = pipe.works(
-        planned,
-        count,
-        given,
-        seed=draw.seed,
-        first=first,
-        starts=None if start is None else [start],
-    )
+    starts = None if start is None else [start]
+    works = pipe.works(planned, count, given, seed=draw.seed, first=first, starts=starts)
     return CheckedRequest(draw, name, pipe, works, options, files)
 
 
@@ -114,13 +108,7 @@ def _start(pipe: Pipeline, asked: schema.Redraw, limits: Limits) -> tuple[Start,
     side, files = pipe.side, dict[str, bytes]()
     image = picture(asked.image, "image", limits.max_pixels, files)
     white = None if asked.mask is None else picture(asked.mask, "mask", limits.max_pixels, files)
-    if white is not None and white.size != image.size:
-        raise ValueError(
-            f"the mask is {white.width} x {white.height} pixels but the image {image.width} x {image.height}; "
-            f"make them of one size"
-        )
-    if asked.fit:
-        image, white = fit(image, side), None if white is None else fit(white, side, mask=True)
+    image, white = fit_pair(image, white, side, asked.fit)
     white = box_mask(side, *asked.redraw or ()) if white is None else white.convert("L")
     return starts_of(pipe, image, white, asked.paste)[0], files
 

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageChops, ImageOps
 from torch import Tensor
 
 from recap.checkpoints.safe_files import check_limit
@@ -51,13 +51,13 @@ def batch_of(images: Picture | Sequence[Picture], side: int) -> Tensor:
     """
     parts = []
     for image in _each(images, "image"):
-        values = _values(image, "image", "RGB")
+        values = _shares(image, "image", "RGB")
         last = not isinstance(image, Tensor)  # where the colours are
         if values.ndim not in (3, 4) or values.shape[-1 if last else -3] != 3:
             wanted = "(h, w, 3) or (B, h, w, 3)" if last else "(3, h, w) or (B, 3, h, w)"
             raise ValueError(f"an image has shape {tuple(values.shape)} but {wanted} is expected, in RGB")
         values = values.movedim(-1, -3) if last else values
-        parts.append(_shares(values, "image").reshape(-1, *values.shape[-3:]))
+        parts.append(values.reshape(-1, *values.shape[-3:]))
     return _joined(parts, side, "image")  # (B, 3, h, w)
 
 
@@ -65,15 +65,14 @@ def masks_of(masks: Picture | Sequence[Picture], side: int) -> Tensor:
     """Masks (B, side, side), True where an image is to be redrawn: white, True, or 1 of floats."""
     parts = []
     for mask in _each(masks, "mask"):
-        values = _values(mask, "mask", "L")
+        values = _shares(mask, "mask", "L")
         if values.ndim == 4 and values.shape[1] == 1:
             values = values[:, 0]
         if values.ndim not in (2, 3):
             raise ValueError(
                 f"a mask has shape {tuple(values.shape)} but (h, w), (B, h, w) or (B, 1, h, w) is expected"
             )
-        white = values if values.dtype == torch.bool else _shares(values, "mask") >= WHITE / 255
-        parts.append(white.reshape(-1, *values.shape[-2:]))
+        parts.append(values.reshape(-1, *values.shape[-2:]) >= WHITE / 255)
     return _joined(parts, side, "mask")  # (B, h, w)
 
 
@@ -107,6 +106,20 @@ def fit(image: Image.Image, side: int, *, mask: bool = False) -> Image.Image:
     return Image.fromarray(white.astype(np.uint8) * 255)
 
 
+def fit_pair(
+    image: Image.Image, mask: Image.Image | None, side: int, crop: bool
+) -> tuple[Image.Image, Image.Image | None]:
+    """A picture and the mask that was drawn over it, as they are or both made to fit."""
+    if mask is not None and mask.size != image.size:
+        raise ValueError(
+            f"the mask is {mask.width} x {mask.height} pixels but the image {image.width} x {image.height}; "
+            f"make them of one size"
+        )
+    if not crop:
+        return image, mask
+    return fit(image, side), None if mask is None else fit(mask, side, mask=True)
+
+
 def box_mask(side: int, left: int, top: int, right: int, bottom: int) -> Image.Image:
     """A mask that is white from `left` and `top` up to, but without, `right` and `bottom`."""
     if not (0 <= left < right <= side and 0 <= top < bottom <= side):
@@ -137,9 +150,7 @@ def keep_mask(side: int, where: str, share: float) -> Image.Image:
         "bottom": (0, side - kept, side, side),
         "center": (first, first, first + kept, first + kept),
     }
-    mask = Image.new("L", (side, side), 255)
-    mask.paste(0, boxes[where])
-    return mask
+    return ImageChops.invert(box_mask(side, *boxes[where]))
 
 
 def marked(image: Image.Image, masked: Tensor) -> Image.Image:
@@ -158,27 +169,24 @@ def _each(given: Picture | Sequence[Picture], name: str) -> Sequence[Picture]:
     return several
 
 
-def _values(given: Picture, name: str, mode: str) -> Tensor:
-    """What was given as a tensor."""
-    if isinstance(given, Tensor):
-        return given.detach().cpu()
+def _shares(given: Picture, name: str, mode: str) -> Tensor:
+    """What was given as float32 of 0 to 1, from integers of 0 to 255, floats of 0 to 1, or the truths of a mask."""
     pixels = np.asarray(given.convert(mode)) if isinstance(given, Image.Image) else given
-    if pixels.dtype.kind not in "buif":
-        raise ValueError(f"the {name} is an array of {pixels.dtype}; give 8-bit integers, or floats in [0, 1]")
-    wide = pixels.astype(np.int64) if pixels.dtype.kind in "ui" else pixels  # torch cannot compare all of them
-    return torch.from_numpy(np.array(wide))
-
-
-def _shares(values: Tensor, name: str) -> Tensor:
-    """Integers of 0 to 255 or floats of 0 to 1, as float32 of 0 to 1."""
-    whole = not values.is_floating_point()
-    most = 255 if whole else 1
-    if values.dtype == torch.bool or values.is_complex() or not bool(((values >= 0) & (values <= most)).all()):
+    if isinstance(pixels, np.ndarray):
+        if pixels.dtype.kind not in "buif":
+            raise ValueError(f"the {name} is an array of {pixels.dtype}; give 8-bit integers, or floats in [0, 1]")
+        # torch cannot compare all kinds of integers
+        pixels = torch.from_numpy(np.array(pixels.astype(np.int64) if pixels.dtype.kind in "ui" else pixels))
+    values = pixels.detach().cpu()
+    truths = values.dtype == torch.bool and name == "mask"
+    most = 1 if truths or values.is_floating_point() else 255
+    odd = values.is_complex() or (values.dtype == torch.bool and not truths)
+    if odd or not bool(((values >= 0) & (values <= most)).all()):
         raise ValueError(
             f"the {name} has values of {values.dtype} that are not 0 to {most}; "
             f"give 8-bit integers, or floats in [0, 1]"
         )
-    return values.float() / 255 if whole else values.float()
+    return values.float() / most
 
 
 def _joined(parts: Sequence[Tensor], side: int, name: str) -> Tensor:
