@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 import pytest
 
 from tests.cli.terminals import HIDE, SHOW, Run
-from tests.runs.runs import pictures
+from tests.runs.runs import launched, pictures
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -63,11 +62,7 @@ def test_no_color_is_applied() -> None:
 
 def test_only_the_first_process_shows() -> None:
     argv = command("sample", "--num", "6", "--preview", "--out", "out")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    runs = [Run(recap, *argv, **common, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in (0, 1)]
+    runs = [Run(recap, *argv, **environment) for environment in launched(2)]
     ends = [run.end() for run in runs]
     assert [status for status, _ in ends] == [0, 0]
     assert "reused 6+4" in ends[0][1].split(SHOW)[0].split(HIDE)[1]

@@ -80,22 +80,19 @@ def run(*argv: str, log: Path, threads: int = 1, setup: Setup | None = None) -> 
     return command
 
 
-def together(world: int, *argv: str, log: Path, threads: int = 1, setup: Setup | None = None) -> list[Command]:
-    """The processes of one run, in the environment that PyTorch's launcher gives them."""
+def launched(world: int) -> list[dict[str, str]]:
+    """The environments that PyTorch's launcher gives the processes of one run."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
-    return [
-        Command(
-            *argv,
-            log=log.with_suffix(f".{rank}"),
-            environment=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            threads=threads,
-            setup=setup,
-        )
-        for rank in range(world)
-    ]
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(world)}
+    return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+
+
+def together(world: int, *argv: str, log: Path, threads: int = 1, setup: Setup | None = None) -> list[Command]:
+    """The processes of one run."""
+    logs = [log.with_suffix(f".{rank}") for rank in range(world)]
+    pairs = zip(logs, launched(world), strict=True)
+    return [Command(*argv, log=file, environment=own, threads=threads, setup=setup) for file, own in pairs]
 
 
 def pictures(folder: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFont
 
-from recap.view.sheet import GAP, MARGIN, MAX_COLUMNS, Row, _wrapped, comparison, grid
+from recap.view.sheet import GAP, MARGIN, MAX_COLUMNS, _wrapped, comparison, grid
 
 Colour = tuple[int, int, int]
 
@@ -40,7 +40,7 @@ def test_grid_holds_every_image_once(count: int, shape: tuple[int, int]) -> None
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_columns_line_up_and_names_stand_under_them(count: int) -> None:
     upper, lower = colours(count), colours(count, count)
-    rows = [Row([tile(c) for c in upper], "plain 64 steps", "12.3 s"), Row([tile(c) for c in lower], "reused 48+16")]
+    rows = {"plain 64 steps: 12.3 s": [tile(c) for c in upper], "reused 48+16": [tile(c) for c in lower]}
     sheet = comparison(rows, [f"name {i}" for i in range(count)])
     for column in range(count):
         above, below = rows_with(sheet, upper[column]), rows_with(sheet, lower[column])
@@ -58,19 +58,19 @@ def test_columns_line_up_and_names_stand_under_them(count: int) -> None:
 
 def test_small_tiles_are_scaled_up_and_large_ones_are_not() -> None:
     for side, shown in ((8, 256), (128, 256), (192, 192), (256, 256)):
-        sheet = comparison([Row([tile((200, 0, 0), side)] * 2, "a")])
+        sheet = comparison({"a": [tile((200, 0, 0), side)] * 2})
         assert len(rows_with(sheet, (200, 0, 0))) == 2 * shown * shown
 
 
 def test_wide_titles_make_room() -> None:
-    sheet = comparison([Row([tile((200, 0, 0))], "a title that is much wider than one tile", "and a note on top")])
+    sheet = comparison({"a title that is much wider than one tile, and more on top": [tile((200, 0, 0))]})
     assert (np.asarray(sheet)[:, -MARGIN // 2 :] == 255).all()
     assert sheet.width > 200 + 2 * MARGIN
 
 
 def test_only_the_first_columns_are_shown_and_names_need_room() -> None:
     def sheet(columns: int, *names: str) -> Image.Image:
-        return comparison([Row([tile((200, 0, 0))] * columns, "a")], [*names] * columns or None)
+        return comparison({"a": [tile((200, 0, 0))] * columns}, [*names] * columns or None)
 
     assert sheet(MAX_COLUMNS + 5, "x").size == sheet(MAX_COLUMNS, "x").size
     assert sheet(1, "x").height > sheet(1).height

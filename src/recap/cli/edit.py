@@ -23,7 +23,7 @@ from recap.runs.record import identity, record
 from recap.runs.sample import sample_all
 from recap.view.images import PLACES, box_mask, fit_pair, keep_mask, marked, open_picture
 from recap.view.preview import preview
-from recap.view.sheet import Row, comparison
+from recap.view.sheet import comparison
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             first, above = [image, marked(image, works[0].start.masked)], ["before", "regenerated"]
         above += [f"after: {name}" for name in names] if names else ["after"] * num
         with atomic_write(target) as file:
-            comparison([Row([*first, *images], f"{shown}  {schedule}")], above).save(file, "PNG")
+            comparison({f"{shown}  {schedule}": [*first, *images]}, above).save(file, "PNG")
     drawn = tokens - schedule.known
     asked = {name: getattr(args, name) for name in ("image", "mask", "redraw", "keep", "strength", "fit", "paste")}
     said = record(pipe, shown, works, report.seconds, known) | {"edit": {**asked, "regenerated": drawn, "of": tokens}}

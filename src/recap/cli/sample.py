@@ -23,7 +23,7 @@ from recap.runs.ranks import Ranks
 from recap.runs.record import identity, record
 from recap.runs.sample import sample_all
 from recap.view.preview import preview
-from recap.view.sheet import MAX_COLUMNS, Row, comparison, grid
+from recap.view.sheet import comparison, grid
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         plain = pipe.works(labels, num if labels is None else None, pipe.options_for(options).plain(), seed=args.seed)
         collect(pipe, works[:1], "pil")  # nothing that is measured pays for set-up
         began = time.perf_counter()
-        others = collect(pipe, plain, "pil").images[:MAX_COLUMNS]
+        others = collect(pipe, plain, "pil").images
         plain_seconds = time.perf_counter() - began
     name = f"{'reused' if schedule.local else 'plain'} {schedule}"
     with preview(args.preview and ranks.first, pipe, num, name, names) as observer:
@@ -87,12 +87,10 @@ def run(args: argparse.Namespace) -> int:
     if others and images:
         steps, faster, target = len(schedule.steps), plain_seconds / report.seconds, folder.path / "compare.png"
         gain = f"{faster:.2f}x faster" if faster >= 1 else f"{1 / faster:.2f}x slower"
-        rows = [
-            Row(others, f"plain {steps} steps", f"{plain_seconds:.1f} s"),
-            Row(images[:MAX_COLUMNS], f"reused {schedule}", f"{report.seconds:.1f} s   {gain}"),
-        ]
+        before = f"plain {steps} steps: {plain_seconds:.1f} s"
+        after = f"reused {schedule}: {report.seconds:.1f} s, {gain}"
         with atomic_write(target) as file:
-            comparison(rows, names and names[:MAX_COLUMNS]).save(file, "PNG")
+            comparison({before: others, after: images}, names).save(file, "PNG")
         print(f"plain decoding in as many steps took {plain_seconds:.2f} s: reuse is {gain} -> {target}")
         said["compare"] = {"full": steps, "seconds": plain_seconds, "speedup": faster}
     write_json(folder.path / "run.json", said)

@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-
-
-class NonFiniteError(FloatingPointError):
-    """Some images of a batch were given NaN or inf; the others are whole."""
-
-    def __init__(self, finite: Tensor, tokens: Tensor, images: Sequence[int] | None = None) -> None:
-        """`images` are the numbers of those in the batch, where they are not the first ones of a call."""
-        broken = (~finite).nonzero().flatten().tolist()
-        named = broken if images is None else [images[index] for index in broken]
-        super().__init__(
-            f"image(s) {named} of the batch ran into NaN or inf; use bfloat16 or float32 "
-            f"instead of float16, or a lower guidance scale"
-        )
-        self.finite = finite  # (B)
-        self.tokens = tokens  # (B, N) or (B, N, C), in raster order
 
 
 @dataclass(frozen=True, slots=True)

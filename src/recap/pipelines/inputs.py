@@ -96,15 +96,13 @@ def find_class(text: str, names: Sequence[str] | None, classes: int) -> int:
         raise ValueError(f"label {text!r} is no number, and this model has no class names; give 0 to {classes - 1}")
     if wanted:
         starting = [index for index, name in enumerate(folded) if name.startswith(wanted)]
-        holding = [index for index, name in enumerate(folded) if wanted in name]
-        for matches in (starting, holding):
-            if len(matches) == 1:
-                return matches[0]
-        if holding:
-            found = [names[index] for index in starting or holding]
-            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-            shown = ", ".join(found[:SHOWN]) + more
-            raise ValueError(f"label {text!r} fits {len(found)} classes: {shown}; say which")
+        matches = starting or [index for index, name in enumerate(folded) if wanted in name]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            shown = ", ".join(names[index] for index in matches[:SHOWN])
+            more = f" and {len(matches) - SHOWN} more" if len(matches) > SHOWN else ""
+            raise ValueError(f"label {text!r} fits {len(matches)} classes: {shown}{more}; say which")
     near = get_close_matches(wanted, folded, n=3, cutoff=0.5) or get_close_matches(wanted, folded, n=3, cutoff=0.0)
     close = " or ".join(repr(names[folded.index(name)]) for name in near)
     raise ValueError(f"no class is called {text!r}; did you mean {close}?")

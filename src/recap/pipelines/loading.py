@@ -35,18 +35,6 @@ def find_model(model: str | Path, *, revision: str | None = None, local_files_on
     return weights.locate(model)
 
 
-def model_folder(model: str | Path, *, revision: str | None = None, local_files_only: bool = False) -> Path:
-    """The folder of a model that has weights."""
-    folder = find_model(model, revision=revision, local_files_only=local_files_only)
-    if folder is None:
-        inside = f", or use one that does: {', '.join(weights.embedded())}" if weights.embedded() else ""
-        raise CheckpointError(
-            f"{model} is a published size whose weights do not come with the package; write its official file into "
-            f"a folder with `recap convert FILE {model}`{inside}"
-        )
-    return folder
-
-
 def read_parts(
     folder: Path, tokenizer: nn.Module | str | Path | None = None, *, read: Make = load_pretrained
 ) -> Parts:

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from recap.core.canvas import Canvas, NonFiniteError
+from recap.core.canvas import Canvas
 from recap.core.schedule import Schedule
 from recap.runs.draw import begin, draw, images_together
-from recap.runs.works import Done, Failed, Work
+from recap.runs.works import NOT_FINITE, Done, Failed, Work
 from recap.view.frames import Frame, frame_of
 from recap.view.images import as_type
 from recap.view.progress import tqdm
@@ -98,10 +98,10 @@ def collect(pipe: Pipeline, works: Sequence[Work], output_type: str, callback: C
     with call.bar:
         results = {result.work: result for result in draw(pipe, works, call, decode=output_type != "latent")}
     ordered = [results[work] for work in works]
+    if failed := [place for place, result in enumerate(ordered) if isinstance(result, Failed)]:
+        raise FloatingPointError(f"image(s) {failed} of the batch {NOT_FINITE}")
     images: Any = torch.stack([result.tokens for result in ordered])
-    tokens, finite = images, torch.tensor([isinstance(result, Done) for result in ordered])
-    if not bool(finite.all()):
-        raise NonFiniteError(finite, tokens)
+    tokens = images
     if output_type != "latent":
         pixels = [result.pixels for result in ordered if isinstance(result, Done) and result.pixels is not None]
         images = as_type(torch.stack(pixels), output_type)

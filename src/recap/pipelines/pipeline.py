@@ -10,6 +10,7 @@ from typing import Any, Self, TypedDict, Unpack
 import torch
 from torch import Generator, Tensor, nn
 
+from recap import weights
 from recap.checkpoints import CheckpointError, save_pretrained
 from recap.core.decode import check_fit
 from recap.core.noise import Noise, stream_key
@@ -23,7 +24,7 @@ from recap.models.registry import adapt, build, usual_preset
 from recap.pipelines.codec import ImageCodec
 from recap.pipelines.editing import Choice, at_random, starts_of, tokens_of, variation
 from recap.pipelines.inputs import Generators, Labels, batch_of, find_class, generators_of, labels_of
-from recap.pipelines.loading import Parts, blank_net, check_pair, find_parts, model_folder, read_parts
+from recap.pipelines.loading import Parts, blank_net, check_pair, find_model, find_parts, read_parts
 from recap.pipelines.output import Output, collect, frames
 from recap.runs.works import Start, Work
 from recap.tokenizers import VQGAN
@@ -108,8 +109,14 @@ class Pipeline(ImageCodec):
         needs the extra `hub`; with `local_files_only`, or HF_HUB_OFFLINE=1 in the environment, only what was
         downloaded before is looked at. `revision` is a branch, tag or commit there.
         """
-        folder = model_folder(folder, revision=revision, local_files_only=local_files_only)
-        return cls.from_parts(read_parts(folder, tokenizer), folder).to(device, torch_dtype)
+        found = find_model(folder, revision=revision, local_files_only=local_files_only)
+        if found is None:
+            inside = f", or use one that does: {', '.join(weights.embedded())}" if weights.embedded() else ""
+            raise CheckpointError(
+                f"{folder} is a published size whose weights do not come with the package; write its official file "
+                f"into a folder with `recap convert FILE {folder}`{inside}"
+            )
+        return cls.from_parts(read_parts(found, tokenizer), found).to(device, torch_dtype)
 
     @classmethod
     def from_parts(cls, parts: Parts, name: object) -> Self:

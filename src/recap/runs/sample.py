@@ -11,7 +11,7 @@ from recap.core.noise import image_seed
 from recap.runs.draw import StepObserver, draw, images_together
 from recap.runs.folder import RunFolder
 from recap.runs.ranks import Ranks, Stopped, WorkQueue, handle_signals
-from recap.runs.works import Done, Failed, Work
+from recap.runs.works import NOT_FINITE, Done, Failed, Work
 from recap.view.progress import tqdm
 
 if TYPE_CHECKING:
@@ -83,7 +83,10 @@ def sample_all(
                 progress.show()
             failed = sorted(ranks.get(f"failed/{place}") for place in range(ranks.add("failed", 0)))
             if failed:
-                raise failure(failed, works[0].seed, f"{folder.kept()} of {len(works)} images are in {folder.path}")
+                seed = works[0].seed or 0
+                named = ", ".join(f"image {index} (own seed {image_seed(seed, index)})" for index in failed)
+                kept = f"{folder.kept()} of {len(works)} images are in {folder.path}"
+                raise FloatingPointError(f"{named} of seed {seed} {NOT_FINITE}; {kept}")
             folder.finish(works)
             return Report(len(queue.todo), sum(ranks.get(f"took/{rank}") for rank in range(ranks.world)))
     except Stopped as stop:
@@ -122,12 +125,3 @@ def make(pipe: Pipeline, works: Sequence[Work], folder: RunFolder, progress: Pro
                 ranks.put(f"failed/{ranks.add('failed') - 1}", result.work.index)
     progress.taken = 0
     return seconds
-
-
-def failure(failed: Sequence[int], seed: int | None, where: str) -> FloatingPointError:
-    """What to say of images that came to nothing."""
-    named = ", ".join(f"image {i} (own seed {image_seed(seed or 0, i)})" for i in failed)
-    return FloatingPointError(
-        f"{named} of seed {seed} ran into NaN or inf; {where}. Use bfloat16 or float32 instead of float16, or a "
-        f"lower guidance scale"
-    )

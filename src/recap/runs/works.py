@@ -15,6 +15,8 @@ from recap.view.images import as_type
 if TYPE_CHECKING:
     from recap.pipelines import Pipeline
 
+NOT_FINITE = "ran into NaN or inf; use bfloat16 or float32 instead of float16, or a lower guidance scale"
+
 
 @dataclass(slots=True, eq=False)
 class Start:
@@ -84,7 +86,4 @@ class Failed:
 
     def __str__(self) -> str:
         of = "" if self.work.seed is None else f" of seed {self.work.seed}"
-        return (
-            f"image {self.work.index}{of} ran into NaN or inf; use bfloat16 or float32 instead of float16, or a "
-            f"lower guidance scale"
-        )
+        return f"image {self.work.index}{of} {NOT_FINITE}"

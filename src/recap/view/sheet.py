@@ -1,27 +1,17 @@
-"""Sheets of images: a grid, and two runs side by side with their names and times."""
+"""Sheets of images: a grid, and runs side by side with their titles."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-INK, FAINT = (24, 24, 24), (96, 96, 96)
+INK = (24, 24, 24)
 MIN_TILE = 192  # pixels; smaller tiles are scaled up
 MAX_COLUMNS = 8  # columns of a comparison
 MARGIN, GAP = 28, 10
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A run in a comparison: its images, what it was, and what is worth saying of it."""
-
-    images: Sequence[Image.Image]
-    title: str
-    note: str = ""
 
 
 def grid(images: Sequence[Image.Image]) -> Image.Image:
@@ -35,24 +25,21 @@ def grid(images: Sequence[Image.Image]) -> Image.Image:
     return sheet
 
 
-def comparison(rows: Sequence[Row], names: Sequence[str] | None = None) -> Image.Image:
-    """The first images of several runs in a row each, titles above them and names under the columns."""
-    shown = min(MAX_COLUMNS, len(rows[0].images))
-    tiles = [[_tile(image) for image in row.images[:shown]] for row in rows]
+def comparison(rows: Mapping[str, Sequence[Image.Image]], names: Sequence[str] | None = None) -> Image.Image:
+    """The first images of several runs in a row each, their titles above them and names under the columns."""
+    shown = min(MAX_COLUMNS, *map(len, rows.values()))
+    tiles = [[_tile(image) for image in images[:shown]] for images in rows.values()]
     width, height = tiles[0][0].size
-    title, small = ImageFont.load_default(size=22), ImageFont.load_default(size=18)
+    large, small = ImageFont.load_default(size=22), ImageFont.load_default(size=18)
     labels = [_wrapped(name, small, width) for name in (names or [])[:shown]]
-    notes = [24 + round(title.getlength(row.title)) for row in rows]  # where they begin
-    heading = max(note + round(small.getlength(row.note)) for note, row in zip(notes, rows, strict=True))
-    across = max(shown * (width + GAP) - GAP, heading)
+    across = max(shown * (width + GAP) - GAP, *(round(large.getlength(title)) for title in rows))
     down = len(rows) * (height + 60) - 24
     foot = 12 + 24 * max(map(len, labels)) if labels else 0
     sheet = Image.new("RGB", (across + 2 * MARGIN, down + foot + 2 * MARGIN), "white")
     draw = ImageDraw.Draw(sheet)
     y = MARGIN
-    for row, note, images in zip(rows, notes, tiles, strict=True):
-        draw.text((MARGIN, y + 24), row.title, INK, title, anchor="ls")
-        draw.text((MARGIN + note, y + 24), row.note, FAINT, small, anchor="ls")
+    for title, images in zip(rows, tiles, strict=True):
+        draw.text((MARGIN, y + 24), title, INK, large, anchor="ls")
         for column, image in enumerate(images):
             sheet.paste(image, (MARGIN + column * (width + GAP), y + 36))
         y += height + 60
