@@ -37,9 +37,8 @@ def test_batches_processes_and_threads_change_no_byte(
     if world == 1:
         assert run(*argv, log=tmp_path / "log", threads=threads).wait() == 0
     else:
-        assert [command.wait() for command in together(world, *argv, log=tmp_path / "log", threads=threads)] == [
-            0
-        ] * world
+        commands = together(world, *argv, log=tmp_path / "log", threads=threads)
+        assert [command.wait() for command in commands] == [0] * world
     assert pictures(out) == pictures(whole)
     assert digest(out / "manifest.json") == digest(whole / "manifest.json")
     assert digest(out / "grid.png") == digest(whole / "grid.png")
