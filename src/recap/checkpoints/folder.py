@@ -143,7 +143,8 @@ def load_strict(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> N
         "of another shape": [
             f"{key} {_kind(tensors[key])} instead of {_kind(ours)}"
             for key, ours in own.items()
-            if key in tensors and _kind(tensors[key]) != _kind(ours)
+            if key in tensors
+            and (tensors[key].shape != ours.shape or tensors[key].is_floating_point() != ours.is_floating_point())
         ],
     }
     if any(faults.values()):
