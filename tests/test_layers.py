@@ -35,6 +35,7 @@ MAX_EQUAL = 7  # lines that may stand in two packages
 # classes and functions that have better names by now
 RETIRED = {"Arena", "Audience", "Cell", "Contract", "Edited", "Fitting", "Foreseen", "Law", "Recorder", "Refused"}
 RETIRED |= {"Sampling", "Setting", "Shelf", "Ticket", "UnsoundError", "Wish", "heed", "stoppable", "written_whole"}
+PARTS = {"Attention", "Block", "Encoder", "ResBlock"}
 Files = dict[str, str]  # text by path below the package, such as "core/decode.py"
 
 
@@ -239,6 +240,20 @@ def test_files_are_short() -> None:
 def test_nothing_is_written_in_two_packages() -> None:
     found = repeated(sources(".py"))
     assert not found, listed(found)
+
+
+def test_a_name_has_one_meaning() -> None:
+    """Classes and names of types, but for parts of networks, which are called alike in every network."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for place, text in sources(".py").items():
+        for node in ast.parse(text).body:
+            names = [node.name] if isinstance(node, ast.ClassDef) else []
+            if isinstance(node, ast.Assign):
+                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            for name in names:
+                if not name.isupper() and name[0].isupper() and name not in PARTS:
+                    found[name].append(place)
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
 
 
 def test_names_that_were_replaced_do_not_come_back() -> None:

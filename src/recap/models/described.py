@@ -17,7 +17,7 @@ from recap.models.adapter import StackAdapter, shifted
 from recap.models.family import find
 from recap.models.sizes import Sizes
 
-Call = Callable[[Tensor], Tensor]
+Apply = Callable[[Tensor], Tensor]
 Path = str | tuple[str, ...]  # a dotted path, or several whose modules are called one after another
 
 
@@ -33,7 +33,7 @@ class Rotary:
     pairs: Literal["halves", "neighbours"] = "halves"
     share: float = 1.0
 
-    def at(self, positions: Tensor) -> Call:
+    def at(self, positions: Tensor) -> Apply:
         """What turns heads (B, M, H, Dh) that sit at `positions` (B, M)."""
 
         def apply_rotary(x: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class DescribedAdapter(StackAdapter):
         self.description = d = description
         blocks = self._find(d.blocks)
         self.blocks = [self._view(block, i) for i, block in enumerate(blocks)]
-        self.norm: Call = nn.Identity() if d.norm is None else self._find(d.norm)
+        self.norm: Apply = nn.Identity() if d.norm is None else self._find(d.norm)
         self._embed = d.embed or self._embedding(d)
         self._vocab_ids = None if d.allowed_ids is None else torch.tensor(d.allowed_ids, device=self.device)
         last = (d.logits,) if callable(d.logits) else tuple(self._find(path) for path in as_tuple(d.logits))
@@ -182,7 +182,7 @@ class DescribedAdapter(StackAdapter):
             self._vocab_ids = self._vocab_ids.to(logits.device)
         return logits.index_select(-1, self._vocab_ids)
 
-    def _each(self, place: str, paths: Path) -> tuple[Call, ...]:
+    def _each(self, place: str, paths: Path) -> tuple[Apply, ...]:
         return tuple(self._find(f"{place}.{path}") for path in as_tuple(paths))
 
     def _find(self, path: str) -> Any:
@@ -198,12 +198,12 @@ class AttentionView:
     """An attention module by its parts, with what other modules do beside the matrix products."""
 
     num_heads: int
-    project: tuple[Call, ...]  # queries, keys and values side by side, or each
-    out: tuple[Call, ...]
-    q_norm: Call | None = None  # over the width of a head
-    k_norm: Call | None = None
+    project: tuple[Apply, ...]  # queries, keys and values side by side, or each
+    out: tuple[Apply, ...]
+    q_norm: Apply | None = None  # over the width of a head
+    k_norm: Apply | None = None
     gain: float = 1.0  # the module's scale of the scores, relative to the usual 1 / sqrt(Dh)
-    rotate: Call | None = None  # rotary positions of the rows that are being evaluated
+    rotate: Apply | None = None  # rotary positions of the rows that are being evaluated
 
     def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         made = [layer(x) for layer in self.project]
@@ -217,7 +217,7 @@ class AttentionView:
     def proj(self, x: Tensor) -> Tensor:
         return chain(self.out, x)
 
-    def _by_head(self, change: Call, x: Tensor) -> Tensor:
+    def _by_head(self, change: Apply, x: Tensor) -> Tensor:
         return change(x.view(*x.shape[:2], self.num_heads, -1)).flatten(2)  # (B, M, H, Dh) inside
 
 
@@ -225,16 +225,16 @@ class AttentionView:
 class BlockView:
     """A block by its parts."""
 
-    norm1: Call
+    norm1: Apply
     attn: Any
-    norm2: Call
-    parts: tuple[Call, ...]  # of the MLP, one after another
+    norm2: Apply
+    parts: tuple[Apply, ...]  # of the MLP, one after another
 
     def mlp(self, x: Tensor) -> Tensor:
         return chain(self.parts, x)
 
 
-def chain(calls: Iterable[Call], x: Tensor) -> Tensor:
+def chain(calls: Iterable[Apply], x: Tensor) -> Tensor:
     for call in calls:
         x = call(x)
     return x
@@ -270,7 +270,7 @@ def view_block(block: Any, width: int, purpose: str) -> Any:
     return BlockView(block.norm1, view, block.norm2, (block.mlp,) if second is None else (block.mlp, second))
 
 
-def active(owner: Any, name: str) -> Call | None:
+def active(owner: Any, name: str) -> Apply | None:
     """A part that may be missing, and is as good as missing where it changes nothing."""
     part = getattr(owner, name, None)
     return None if isinstance(part, nn.Identity) else part

@@ -17,7 +17,7 @@ from recap.models.adapter import Adapter
 from recap.models.registry import FAMILIES, SIZES, build, family_of, size_name, tiny
 from recap.tokenizers import KLVAE, VQGAN
 
-Make = Callable[..., nn.Module]  # a network from its configuration
+Builder = Callable[..., nn.Module]  # a network from its configuration
 
 
 class Parts(NamedTuple):
@@ -36,7 +36,7 @@ def find_model(model: str | Path, *, revision: str | None = None, local_files_on
 
 
 def read_parts(
-    folder: Path, tokenizer: nn.Module | str | Path | None = None, *, read: Make = load_pretrained
+    folder: Path, tokenizer: nn.Module | str | Path | None = None, *, read: Builder = load_pretrained
 ) -> Parts:
     """The network of a folder and its tokenizer: the given one, else the one it names or has inside."""
     config = read_config(folder)
@@ -59,7 +59,7 @@ def blank_net(folder: str | Path) -> nn.Module:
     return build(config_from(read_config(Path(folder)), folder), meta=True)
 
 
-def find_parts(model: str | Path, make: Make, read: Make = load_pretrained, *, shrink: bool = False) -> Parts:
+def find_parts(model: str | Path, make: Builder, read: Builder = load_pretrained, *, shrink: bool = False) -> Parts:
     """The parts of a folder as `read` reads them, or of a published size as `make` builds them."""
     folder = find_model(model)
     if folder is not None:

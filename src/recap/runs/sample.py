@@ -21,7 +21,7 @@ PATIENCE = 10.0  # seconds for processes whose launcher was killed to notice it
 MAX_FAILED = 8  # images with NaN or inf after which a model is not tried further
 
 
-class Report(NamedTuple):
+class RunSummary(NamedTuple):
     """How many images this run has made, and the seconds that all processes together drew them."""
 
     made: int
@@ -62,7 +62,7 @@ def sample_all(
     overwrite: bool = False,
     name: str = "",
     observer: StepObserver | None = None,
-) -> Report | None:
+) -> RunSummary | None:
     """Make what the folder lacks. The first process returns a report once all is there, the others nothing.
 
     A run that ends early, however that comes about, goes on from its files when it is started again. An observer of
@@ -88,7 +88,7 @@ def sample_all(
                 kept = f"{folder.kept()} of {len(works)} images are in {folder.path}"
                 raise FloatingPointError(f"{named} of seed {seed} {NOT_FINITE}; {kept}")
             folder.finish(works)
-            return Report(len(queue.todo), sum(ranks.get(f"took/{rank}") for rank in range(ranks.world)))
+            return RunSummary(len(queue.todo), sum(ranks.get(f"took/{rank}") for rank in range(ranks.world)))
     except Stopped as stop:
         if ranks.first:
             kept = f"{folder.kept()} of {len(works)} images are in {folder.path}"
