@@ -89,10 +89,12 @@ class Noise:
 
 def random_bits(keys: Tensor, first: int | Tensor, count: int) -> Tensor:
     """64 bits each: `count` numbers from number `first` on of the streams `keys` (B, 1)."""
-    z = (torch.arange(count, device=keys.device) + first) * signed(STEP) + keys
-    z = (z ^ _shifted(z, 30)) * signed(MIX)
-    z = (z ^ _shifted(z, 27)) * signed(REMIX)
-    return z ^ _shifted(z, 31)  # (B, count)
+    z = ((torch.arange(count, device=keys.device) + first) * signed(STEP)) + keys
+    for by, factor in ((30, MIX), (27, REMIX)):
+        z ^= _shifted(z, by)
+        z *= signed(factor)
+    z ^= _shifted(z, 31)
+    return z  # (B, count)
 
 
 def made(keys: Tensor, first: int | Tensor, count: int, make: Make, shape: tuple[int, ...]) -> Tensor:
@@ -122,9 +124,12 @@ def _exponential(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
 
     There are many of these, so the logarithm is torch's own, whose last bit may differ between devices.
     """
-    halves = torch.cat([_shifted(bits, 32), bits & 0xFFFFFFFF], dim=1)[:, : math.prod(shape)]
-    uniform = (halves.float() + 0.5) * 2.0**-32
-    return torch.log1p(-uniform).neg().reshape(len(bits), *shape)
+    count, numbers = math.prod(shape), bits.shape[1]
+    halves = bits.view(torch.uint32).view(len(bits), numbers, 2)  # lower ones first
+    uniform = torch.empty((len(bits), 2 * numbers), device=bits.device)
+    uniform[:, :numbers], uniform[:, numbers:] = halves[..., 1], halves[..., 0]
+    clocks = uniform.add_(0.5).mul_(-(2.0**-32)).log1p_().neg_()
+    return clocks[:, :count].reshape(len(bits), *shape)
 
 
 def _permutation(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -138,7 +143,9 @@ def signed(bits: int) -> int:
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
     """64 bits shifted to the right, zeros coming in."""
-    return (bits >> by) & ((1 << (64 - by)) - 1)
+    shifted = bits >> by
+    shifted &= (1 << (64 - by)) - 1
+    return shifted
 
 
 def _series(x: Tensor, coefficients: Sequence[float]) -> Tensor:

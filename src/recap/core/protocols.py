@@ -13,6 +13,7 @@ from recap.core.noise import Noise
 from recap.core.schedule import Group, Schedule, Step
 
 
+@runtime_checkable
 class Head(Protocol):
     """Turns features (branches * B, n, D) into values (B, n, ...); applies guidance."""
 
