@@ -18,11 +18,12 @@ from recap.models.layers import MLP, TokenLogits
 MANY = 96  # rows from which attention by grouped products is quicker than torch's own
 LANES = 16  # float32 numbers of a register: products of other widths end in a slow remainder
 DTYPES = (torch.float32, torch.bfloat16)
+CAPABLE = ("AVX2", "AVX512")  # what torch calls processors on which oneDNN has kernels of its own
 
 
 def available() -> bool:
     """Whether this torch and this processor have the products; a clock must not decide what images look like."""
-    return torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends.cpu.get_cpu_capability() in CAPABLE
 
 
 class PackedWeight:
@@ -32,17 +33,25 @@ class PackedWeight:
         self._source: tuple[int, int, torch.dtype] | None = None
         self._packed: Tensor | None = None
 
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, after: str = "none") -> Tensor:
-        """`x` (..., D) by `weight` (V, D), and a pointwise function after it."""
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, then: nn.Module | None = None) -> Tensor:
+        """`x` (..., D) by `weight` (V, D), and the activation that follows."""
         if x.dtype != weight.dtype or x.dtype not in DTYPES or torch.is_grad_enabled():
             x = nn.functional.linear(x, weight, bias)
-            return nn.functional.gelu(x) if after == "gelu" else x
+            return x if then is None else then(x)
         source = (weight.data_ptr(), 0 if weight.is_inference() else weight._version, weight.dtype)
         if source != self._source:
             with torch.inference_mode(False), torch.no_grad():
                 self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().clone(), None)
             self._source = source
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, after, [], "none")
+        name, kind = activation(then)
+        return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, name, [], kind)
+
+
+def activation(layer: object) -> tuple[str, str]:
+    """What oneDNN calls an activation, and which form of it."""
+    if isinstance(layer, nn.GELU):
+        return "gelu", layer.approximate
+    return ("none" if layer is None else "swish"), "none"
 
 
 class PackedLinear(nn.Linear):
@@ -50,8 +59,8 @@ class PackedLinear(nn.Linear):
 
     packed: PackedWeight
 
-    def forward(self, x: Tensor, after: str = "none") -> Tensor:
-        return self.packed.product(x, self.weight, self.bias, after)
+    def forward(self, x: Tensor, then: nn.Module | None = None) -> Tensor:
+        return self.packed.product(x, self.weight, self.bias, then)
 
 
 class PackedLogits(TokenLogits):
@@ -64,21 +73,39 @@ class PackedLogits(TokenLogits):
         return self.packed.product(x, table[:codes], self.bias[0, 0, :codes])
 
 
-PACKED: dict[type, type] = {nn.Linear: PackedLinear, TokenLogits: PackedLogits}
+class PackedSequential(nn.Sequential):
+    """Layers one after another, activations inside the product before them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = list(self)
+        while layers:
+            layer = layers.pop(0)
+            if type(layer) is PackedLinear and layers and type(layers[0]) in (nn.GELU, nn.SiLU):
+                x = layer(x, layers.pop(0))
+            else:
+                x = layer(x)
+        return x
+
+
+class PackedMLP(MLP):
+    """The MLP of a block, its GELU inside the first product."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.fc1(x, GELU)) if type(self.fc1) is PackedLinear else super().forward(x)
+
+
+GELU = nn.GELU()
+WITH_WEIGHTS: dict[type, type] = {nn.Linear: PackedLinear, TokenLogits: PackedLogits}
+AROUND: dict[type, type] = {nn.Sequential: PackedSequential, MLP: PackedMLP}  # layers that are packed themselves
 
 
 class PackedOps(Ops):
-    """GELU inside the product before it, sums in place, and attention of many rows by products of oneDNN."""
+    """Attention of many rows by products of oneDNN."""
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if q.shape[2] < MANY or q.dtype != torch.float32 or torch.is_grad_enabled():
             return super().attention(q, k, v)
         return torch.cat([attend_in_groups(*heads) for heads in zip(q, k, v, strict=True)])
-
-    def mlp(self, mlp: Any, x: Tensor) -> Tensor:
-        if type(mlp) is MLP and type(mlp.fc1) is PackedLinear:
-            return mlp.fc2(mlp.fc1(x, after="gelu"))
-        return mlp(x)
 
 
 def attend_in_groups(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -151,10 +178,13 @@ def twin(part: Any, made: dict[int, Any]) -> Any:
         copied = replace(part, **changed) if changed else part
     elif isinstance(part, nn.Module | Adapter | Head):
         changed = changes(vars(part), made)
-        kind = PACKED.get(type(part)) if not getattr(part, "_forward_hooks", None) else None
-        if changed or kind:
-            copied = object.__new__(kind or type(part))
-            vars(copied).update(vars(part) | changed | ({"packed": PackedWeight()} if kind else {}))
+        hooked = bool(getattr(part, "_forward_hooks", None) or getattr(part, "_forward_pre_hooks", None))
+        kind = None if hooked else WITH_WEIGHTS.get(type(part))
+        if kind is not None:
+            changed["packed"] = PackedWeight()
+        if changed:
+            copied = object.__new__(kind or AROUND.get(type(part), type(part)))
+            copied.__dict__.update(vars(part) | changed)
     made[id(part)] = copied
     return copied
 

@@ -1,0 +1,147 @@
+"""Packed weights: the features of plain torch, the network untouched, and whatever happens to its weights followed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import recap
+from recap.engine import packed
+from recap.engine.packed import PackedLinear, PackedModel, attend_in_groups
+from recap.models.adapter import Adapter
+from recap.pipelines.output import collect
+from recap.verification.verifier import distance
+from tests import tiny
+from tests.models import standins
+from tests.models.standins import STANDINS
+from tests.models.test_described import made
+from tests.models.test_wrap import LINEARS, assert_same, image
+
+pytestmark = pytest.mark.skipif(not packed.available(), reason="needs oneDNN and AVX2")
+
+
+@torch.inference_mode()
+def features(model: Adapter) -> tuple[Tensor, Tensor]:
+    """Of a full evaluation, and of a local one after some tokens came."""
+    canvas = tiny.canvas(model)
+    cache = model.new_cache(canvas, recap.cosine(model.num_tokens, full=2, local=2))
+    canvas.commit(tiny.values(model, 2, 5))
+    full = model.full(canvas, cache, slice(5, 12)).clone()
+    canvas.commit(tiny.values(model, 2, 3))
+    return full, model.local(canvas, cache, slice(5, 12), slice(8, 12)).clone()
+
+
+def check(model: Adapter, plain: Adapter) -> None:
+    for ours, theirs in zip(features(model), features(plain), strict=True):
+        assert distance(ours, theirs) <= 1e-5
+
+
+def packed_layers(model: PackedModel) -> list[str]:
+    return [name for name, part in model.model.module.named_modules() if isinstance(part, PackedLinear)]
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_packed_models_pass_all_checks_and_have_every_layer_packed(family: str) -> None:
+    plain = tiny.model(family)
+    model = PackedModel(plain)
+    assert recap.verify(model).ok
+    check(model, plain)
+    linears = [name for name, part in plain.module.named_modules() if type(part) is nn.Linear]
+    assert packed_layers(model) == linears != []
+    assert model.module is plain.module
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_an_image_does_not_depend_on_its_neighbours(family: str) -> None:
+    pipe = recap.Pipeline(PackedModel(tiny.model(family)))
+    labels = [1, 2, 3] if pipe.model.classes else None
+    several = pipe(labels, num_images=None if labels else 3, schedule="3+3", seed=0, output_type="latent").tokens
+    alone = pipe.works(labels, None if labels else 3, "3+3", seed=0)[2:]
+    assert torch.equal(collect(pipe, alone, "latent").tokens[0], several[2])
+
+
+@pytest.mark.parametrize("family", STANDINS)
+@pytest.mark.parametrize("kind", ["plain", "lora"])
+def test_a_foreign_object_is_left_as_it_was(family: str, kind: str) -> None:
+    net = STANDINS[family](scaled=True, normed=True)
+    net = standins.random(standins.swap(net, standins.LoRA, LINEARS) if kind == "lora" else net)
+    before = image(net)
+    model = PackedModel(recap.wrap(net))
+    assert recap.verify(model).ok
+    assert packed_layers(model)
+    assert_same(before, image(net))
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["apart", "together"])
+def test_a_described_model_passes_all_checks(fused: bool) -> None:
+    net, description = made(True, fused, None, "module")
+    model = PackedModel(recap.wrap(net, description))
+    assert recap.verify(model).ok
+    assert packed_layers(model)
+
+
+CHANGES: dict[str, Callable[[nn.Module], Any]] = {
+    "in place": lambda net: [p.data.mul_(1.1) for p in net.parameters()] and [p.add_(0.01) for p in net.parameters()],
+    "loaded": lambda net: net.load_state_dict({k: v * 1.05 for k, v in net.state_dict().items()}),
+    "assigned": lambda net: net.load_state_dict({k: v * 1.05 for k, v in net.state_dict().items()}, assign=True),
+    "another precision and back": lambda net: net.to(torch.float64).float(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_of_weights_are_followed(change: str) -> None:
+    plain = tiny.model("maskgit")
+    model = PackedModel(plain)
+    before = features(model)
+    with torch.no_grad():
+        CHANGES[change](plain.module)
+    check(model, plain)
+    assert change.startswith("another") or distance(features(model)[0], before[0]) > 1e-3
+
+
+def test_a_layer_with_a_hook_is_called_as_it_is() -> None:
+    plain, seen = tiny.model("mage"), list[int]()
+    layer = next(part for part in plain.module.modules() if type(part) is nn.Linear)
+    layer.register_forward_hook(lambda *_: seen.append(1))
+    model = PackedModel(plain)
+    features(model)
+    assert len(packed_layers(model)) == sum(type(part) is nn.Linear for part in plain.module.modules()) - 1
+
+
+def test_other_precisions_and_gradients_are_torchs() -> None:
+    plain = tiny.model("maskgit")
+    plain.module.double()
+    assert distance(features(PackedModel(plain))[0], features(plain)[0]) == 0.0
+    layer = nn.Linear(4, 4)
+    twin = packed.twin(layer, {})
+    twin(torch.ones(1, 4)).sum().backward()
+    assert layer.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "heads", "width"), [(257, 257, 6, 48), (96, 264, 2, 64), (128, 128, 1, 16)]
+)
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+def test_attention_in_groups_is_attention(rows: int, length: int, heads: int, width: int, scale: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    side_by_side = scale * torch.randn(1, length, 3 * heads * width, generator=random)
+    q, k, v = (x.view(1, length, heads, width).transpose(1, 2) for x in side_by_side.chunk(3, dim=-1))
+    q = q[:, :, :rows]
+    exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
+    ours, theirs = attend_in_groups(q[0], k[0], v[0]), F.scaled_dot_product_attention(q, k, v)
+    assert ours.shape == exact.shape
+    assert distance(ours.double(), exact) <= max(1e-6, 2 * distance(theirs.double(), exact))
+
+
+def test_activations_after_a_product_are_inside_of_it() -> None:
+    for then in (nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.ReLU()):
+        plain = nn.Sequential(nn.Linear(8, 16), then, nn.Linear(16, 8), nn.LayerNorm(8)).eval()
+        twin = packed.twin(plain, {})
+        x = torch.linspace(-3, 3, 80).view(10, 8)
+        with torch.no_grad():
+            assert distance(twin(x), plain(x)) <= 1e-6
+        assert twin[3] is plain[3]
+        assert type(twin[0]) is PackedLinear
