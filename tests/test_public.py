@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import recap
+from recap import _public
 
 NAMES = [
     "Adapter",
@@ -52,7 +53,7 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
 
 
 def test_public_names_are_the_written_list() -> None:
-    assert sorted(recap.__all__) == NAMES
+    assert sorted(_public.__all__) == NAMES
 
 
 def test_beside_the_public_names_there_are_packages_alone() -> None:

@@ -1,52 +1,28 @@
 """ReCAP: masked generative models made fast by reusing context features, with no retraining."""
 
-from recap.checkpoints import CheckpointError
-from recap.core.decode import grouped_decode
-from recap.core.options import SamplingOptions
-from recap.core.presets import preset
-from recap.core.schedule import Ramp, Schedule, cosine, from_counts
-from recap.core.selection import ConfidenceOrder, FixedOrder, RandomOrder
-from recap.models.adapter import Adapter
-from recap.models.described import Description
-from recap.models.registry import wrap
-from recap.pipelines import Output, Pipeline, load
-from recap.tokenizers import KLVAE, VQGAN
-from recap.verification import verify
-from recap.view.frames import Frame
-from recap.view.images import fit
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recap._public import *  # noqa: F403
 
 __version__ = "0.2.0"
 
-__all__ = [
-    "KLVAE",
-    "VQGAN",
-    "Adapter",
-    "CheckpointError",
-    "ConfidenceOrder",
-    "Description",
-    "FixedOrder",
-    "Frame",
-    "Output",
-    "Pipeline",
-    "Ramp",
-    "RandomOrder",
-    "SamplingOptions",
-    "Schedule",
-    "cosine",
-    "fit",
-    "from_counts",
-    "grouped_decode",
-    "load",
-    "preset",
-    "verify",
-    "wrap",
-]
-
 
 def __getattr__(name: str) -> object:
+    """The public names, imported with torch when the first of them is asked for."""
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    public: Any = import_module("recap._public")
     if name == "accelerate":
         import warnings
 
         warnings.warn("recap.accelerate is now recap.wrap; this name goes with 0.3", DeprecationWarning, stacklevel=2)
-        return wrap
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return public.wrap
+    if name != "__all__" and name not in public.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(public, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *import_module("recap._public").__all__} - {"Any", "TYPE_CHECKING", "import_module"})

@@ -1,4 +1,4 @@
-"""Packed weights: the features of plain torch, the network untouched, and whatever happens to its weights followed."""
+"""Packed weights: the features of plain torch, the network untouched, whatever happens to its weights followed."""
 
 from collections.abc import Callable
 from typing import Any
