@@ -1,0 +1,80 @@
+"""Plain decoding and reuse in turn, image by image, so that a busy machine is as slow for one as for the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from recap.bench.timing import synchronized_time
+from recap.pipelines import Pipeline
+from recap.runs.draw import StepObserver, draw, images_together
+from recap.runs.works import Done, Failed, Work
+
+MAX_SPREAD = 2.0  # between the largest and the smallest ratio of pairs, from which their median says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """How many times as fast one way was as the other: the ratio of every pair, in wall and in processor time."""
+
+    wall: tuple[float, ...]
+    processor: tuple[float, ...]
+
+    @property
+    def clear(self) -> bool:
+        """Whether the pairs agree well enough for one number to stand for them."""
+        low, high = min(self.wall), max(self.wall)
+        return high / low <= MAX_SPREAD and not low < 1 < high
+
+    def __str__(self) -> str:
+        low, high, pairs = min(self.wall), max(self.wall), len(self.wall)
+        between = f"{low:.2f}x to {high:.2f}x over {pairs} pairs"
+        if not self.clear:
+            return f"not clear: {between}; the machine is busy, or the two are level"
+        middle = median(self.wall)
+        said = f"{middle:.2f}x faster" if middle >= 1 else f"{1 / middle:.2f}x slower"
+        own = f"{median(self.processor):.2f}x in processor time"
+        return f"{said} ({between}, {own})" if pairs > 1 else f"{said} (one pair, {own})"
+
+    def json(self) -> dict[str, Any]:
+        ratio = {"median": median(self.wall)} if self.clear else {}
+        return {**ratio, "pairs": list(self.wall), "processor": median(self.processor)}
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Draws works with reuse, and for each of them the same image without, whichever comes first taking turns."""
+
+    plain: dict[int, Work]  # by the index of the image
+    others: dict[int, Done | Failed] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {"plain": [], "reused": []})
+    processor: dict[str, list[float]] = field(default_factory=lambda: {"plain": [], "reused": []})
+
+    def draw(self, pipe: Pipeline, works: Sequence[Work], observer: StepObserver | None) -> Iterator[Done | Failed]:
+        """What `runs.draw` gives for the works; the plain images are in `others`."""
+        size = images_together(pipe)
+        for first in range(0, len(works), size):
+            lot = works[first : first + size]
+            ways = {"plain": [self.plain[work.index] for work in lot], "reused": lot}
+            turn = list(ways) if len(self.seconds["plain"]) % 2 == 0 else list(ways)[::-1]
+            made = {way: self._timed(pipe, way, ways[way], observer if way == "reused" else None) for way in turn}
+            self.others |= {result.work.index: result for result in made["plain"]}
+            yield from made["reused"]
+
+    def _timed(self, pipe: Pipeline, way: str, works: Sequence[Work], observer: StepObserver | None) -> list[Any]:
+        wall, processor = synchronized_time(pipe.device), time.process_time()
+        results = list(draw(pipe, works, observer))
+        self.processor[way].append(time.process_time() - processor)
+        self.seconds[way].append(synchronized_time(pipe.device) - wall)
+        return results
+
+    @property
+    def speedup(self) -> Speedup:
+        ratios = [
+            tuple(plain / reused for plain, reused in zip(times["plain"], times["reused"], strict=True))
+            for times in (self.seconds, self.processor)
+        ]
+        return Speedup(*ratios)
