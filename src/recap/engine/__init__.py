@@ -1,5 +1,6 @@
-"""Ways to run the same model: as torch does it, with fused kernels, or with these replayed from CUDA graphs.
+"""Ways to run the same model: as torch does it, with packed weights, fused kernels, or these replayed from graphs.
 
+`onednn` is for CPUs, and the default there; `fused` and `graphs` are for NVIDIA cards.
 `float8` is `graphs` with the large matrix products in eight bits: the one engine whose results are other ones.
 """
 
@@ -11,10 +12,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from recap.core.noise import Noise
+from recap.engine.packed import PackedModel, available
 from recap.models.adapter import Adapter
 
-ENGINES = ("eager", "fused", "graphs", "float8")
-WARM_RUNS = {"eager": 1, "fused": 1, "graphs": 2, "float8": 2}  # of one shape until nothing is set up any more
+ENGINES = ("eager", "onednn", "fused", "graphs", "float8")
+# runs of one shape until nothing is set up any more
+WARM_RUNS = {"eager": 1, "onednn": 1, "fused": 1, "graphs": 2, "float8": 2}
 
 
 def with_engine(model: Adapter, engine: str) -> Adapter:
@@ -22,6 +25,8 @@ def with_engine(model: Adapter, engine: str) -> Adapter:
     check_engine(engine, model.device)
     if engine == "eager":
         return model
+    if engine == "onednn":
+        return PackedModel(model)
     from recap.engine.fused import fused  # needs Triton, which comes with torch where there is a GPU
 
     if engine == "fused":
@@ -39,6 +44,11 @@ def with_engine(model: Adapter, engine: str) -> Adapter:
     return GraphedModel(fused(model, Float8Ops()))
 
 
+def default_engine(device: torch.device) -> str:
+    """The quickest engine that needs no decision: packed weights on a CPU that has the products, else plain torch."""
+    return "onednn" if device.type == "cpu" and available() else "eager"
+
+
 def noise_with(engine: str) -> Callable[[Sequence[torch.Generator | int], torch.device], Noise]:
     """How `engine` makes the noise of a run; the numbers are always the same."""
     if engine not in ("graphs", "float8"):
@@ -53,6 +63,13 @@ def check_engine(engine: str, device: torch.device) -> None:
     if engine not in ENGINES:
         raise ValueError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
     if engine == "eager":
+        return
+    if engine == "onednn":
+        if device.type != "cpu" or not available():
+            raise ValueError(
+                f"engine 'onednn' needs a CPU with AVX2 and a torch with oneDNN, but the model is on {device} "
+                f"({torch.backends.cpu.get_cpu_capability()}); use 'eager' there"
+            )
         return
     if importlib.util.find_spec("triton") is None:
         raise ValueError(

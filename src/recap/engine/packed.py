@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from types import MethodType
 from typing import Any
 
@@ -17,13 +18,18 @@ from recap.models.layers import MLP, TokenLogits
 
 MANY = 96  # rows from which attention by grouped products is quicker than torch's own
 LANES = 16  # float32 numbers of a register: products of other widths end in a slow remainder
-DTYPES = (torch.float32, torch.bfloat16)
 CAPABLE = ("AVX2", "AVX512")  # what torch calls processors on which oneDNN has kernels of its own
 
 
 def available() -> bool:
     """Whether this torch and this processor have the products; a clock must not decide what images look like."""
     return hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends.cpu.get_cpu_capability() in CAPABLE
+
+
+@cache
+def packs(dtype: torch.dtype) -> bool:
+    """Whether there are packed products of a precision on this processor."""
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class PackedWeight:
@@ -35,7 +41,7 @@ class PackedWeight:
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, then: nn.Module | None = None) -> Tensor:
         """`x` (..., D) by `weight` (V, D), and the activation that follows."""
-        if x.dtype != weight.dtype or x.dtype not in DTYPES or torch.is_grad_enabled():
+        if x.dtype != weight.dtype or not packs(x.dtype) or torch.is_grad_enabled():
             x = nn.functional.linear(x, weight, bias)
             return x if then is None else then(x)
         source = (weight.data_ptr(), 0 if weight.is_inference() else weight._version, weight.dtype)
