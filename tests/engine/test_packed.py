@@ -18,7 +18,7 @@ from tests import tiny
 from tests.models import standins
 from tests.models.standins import STANDINS
 from tests.models.test_described import made
-from tests.models.test_wrap import LINEARS, assert_same, image
+from tests.models.test_registry import LINEARS, assert_same, image
 
 pytestmark = pytest.mark.skipif(not packed.available(), reason="needs oneDNN and AVX2")
 

@@ -86,4 +86,4 @@ def check_engine(engine: str, device: torch.device) -> None:
         )
 
 
-__all__ = ["ENGINES", "WARM_RUNS", "check_engine", "noise_with", "with_engine"]
+__all__ = ["ENGINES", "WARM_RUNS", "check_engine", "default_engine", "noise_with", "with_engine"]
