@@ -1,6 +1,7 @@
 """ReCAP: masked generative models made fast by reusing context features, with no retraining."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,7 +12,8 @@ __version__ = "0.2.0"
 
 def __getattr__(name: str) -> object:
     """The public names, imported with torch when the first of them is asked for."""
-    if name.startswith("__") and name != "__all__":
+    own = name == "__all__" or not (name.startswith("_") or find_spec(f"{__name__}.{name}"))
+    if not own:  # a package of ours, which the import that asks for it finds by itself
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     public: Any = import_module("recap._public")
     if name == "accelerate":
@@ -25,4 +27,6 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *import_module("recap._public").__all__} - {"Any", "TYPE_CHECKING", "import_module"})
+    return sorted(
+        {*globals(), *import_module("recap._public").__all__} - {"Any", "TYPE_CHECKING", "find_spec", "import_module"}
+    )
