@@ -168,6 +168,7 @@ def official(item: str, repeat: int) -> dict[str, Any]:
     sys.path[:0] = [str(ROOT)]
     from benchmarks import plug
 
+    plug.add_paths()
     torch.manual_seed(0)
     net: Any = plug.BUILDERS[item]()
     net.eval()

@@ -39,6 +39,13 @@ ROOT = Path(os.environ.get("RECAP_OTHERS", "others")).resolve()
 PACKAGES = ("models", "diffusion", "util", "taming", "libs", "models_mage")
 
 
+def add_paths() -> None:
+    """Let the stand-ins be found for what official code imports."""
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(ROOT / "shim"))
+    sys.path.append(str(ROOT / "shim_fallback"))
+
+
 def load(folder: str, module: str) -> Any:
     """Import `module` of one repository; all of them call their packages alike, so the last one is forgotten."""
     for name in [name for name in sys.modules if name.split(".")[0] in PACKAGES]:
@@ -224,9 +231,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     args = parser().parse_args()
-    sys.dont_write_bytecode = True
-    sys.path.insert(0, str(ROOT / "shim"))
-    sys.path.append(str(ROOT / "shim_fallback"))
+    add_paths()
     good = True
     for item in args.items or ("mar", "mage", "nat"):
         row = check(item)
