@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("furo", reason="the extra docs is not installed")
 
-import recap
+from recap import _public
 from tests.docs.blocks import ROOT, pages
 from tests.docs.prose import subcommands
 
@@ -95,7 +95,7 @@ def test_every_page_is_in_the_table_of_contents(site: Path) -> None:
 
 def test_every_public_name_is_explained(site: Path) -> None:
     text = (site / "api.html").read_text()
-    assert [name for name in recap.__all__ if f'id="recap.{name}"' not in text] == []
+    assert [name for name in _public.__all__ if f'id="recap.{name}"' not in text] == []
     assert "``" not in re.sub(r"<[^>]+>", "", text)  # no markup is left standing
 
 

@@ -51,7 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=PRESETS, help="published setting to follow (default: the model's own)")
     parser.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START/END")
     add_batch(parser, nargs="+", default=[8])
-    parser.add_argument("--engine", choices=ENGINES, nargs="+", default=["eager"], help="default eager")
+    parser.add_argument("--engine", choices=("auto", *ENGINES), nargs="+", default=["auto"], help="default auto")
     precisions = ("float32", "bfloat16")
     parser.add_argument("--dtype", choices=precisions, nargs="+", default=["float32"], help="default float32")
     warmup = "runs that do not count, or more if the engine needs them (default 1)"
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) < least:
             raise ValueError(f"--{name} is {getattr(args, name)}; it must be at least {least}")
     check_device(args.device)
-    for engine in args.engine:
+    for engine in {*args.engine} - {"auto"}:
         check_engine(engine, torch.device(args.device))
     names = args.model or (PAPER_MODELS if args.list == "paper" else [default_model()])
     jobs = [job_of(name, args) for name in names]

@@ -113,7 +113,8 @@ def add_model(parser: argparse.ArgumentParser, name: str = "--model", **more: An
 def add_running(parser: argparse.ArgumentParser) -> None:
     """How a model is run."""
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
-    parser.add_argument("--engine", choices=ENGINES, default="eager", help="how the model is run (default eager)")
+    about = "how the model is run (default auto: onednn on a CPU, else eager)"
+    parser.add_argument("--engine", choices=("auto", *ENGINES), default="auto", help=about)
 
 
 def check_device(name: str) -> None:

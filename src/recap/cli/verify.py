@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest relative error (default 1e-5)")
     parser.add_argument("--dtype", choices=("float32", "float64"), help="default: float32 on the CPU, else float64")
     parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
-    parser.set_defaults(engine="eager")
+    parser.set_defaults(engine="auto")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from recap.core.options import SamplingOptions
 from recap.core.presets import usual_guidance
 from recap.core.protocols import Releasable, Selector
 from recap.core.schedule import Ramp, Schedule
-from recap.engine import noise_with, with_engine
+from recap.engine import default_engine, noise_with, with_engine
 from recap.models.adapter import Adapter
 from recap.models.registry import adapt, build, usual_preset
 from recap.pipelines.codec import ImageCodec
@@ -72,8 +72,8 @@ class Pipeline(ImageCodec):
     ) -> None:
         """`options` are this model's own, over the preset of its family. `class_names` has one name a class."""
         self.model: Adapter = adapt(model)
-        self.engine = "eager"
-        self._plain_model, self._noise = self.model, noise_with("eager")
+        self._plain_model = self.model
+        self.compile("auto")
         inside = getattr(self.model.module, "vqgan", None)  # an official object has one of another kind
         self.tokenizer = tokenizer or (inside if isinstance(inside, VQGAN) else None)
         if self.tokenizer is not None:
@@ -152,15 +152,18 @@ class Pipeline(ImageCodec):
             # it may lie inside the model, and there and back would round it
             self.tokenizer.load_state_dict(kept, assign=True)
             self.tokenizer.to(device=device)
-        return self.compile(self.engine)  # which holds on to the addresses of weights
+        return self.compile(self._asked_engine)  # which holds on to the addresses of weights
 
     def compile(self, engine: str = "graphs") -> Self:
-        """Run the model with another engine from now on: "eager", "fused" (Triton kernels) or "graphs" (CUDA graphs).
+        """Run the model with another engine from now on.
 
-        Graphs are captured in the second run of a shape. After a change of weights, call it again.
+        "eager" is plain torch, "onednn" has packed weights (CPU), "fused" has Triton kernels, and "graphs" replays
+        them from CUDA graphs; "auto", with which a pipeline begins, is "onednn" on a CPU and "eager" elsewhere. Graphs
+        are captured in the second run of a shape; after a change of weights, call it again.
         """
-        self.model, self._noise = with_engine(self._plain_model, engine), noise_with(engine)
-        self.engine = engine
+        self._asked_engine = engine
+        self.engine = default_engine(self._plain_model) if engine == "auto" else engine
+        self.model, self._noise = with_engine(self._plain_model, self.engine), noise_with(self.engine)
         return self
 
     def release(self) -> None:

@@ -54,7 +54,7 @@ def command(asked: CheckedRequest, variant: str) -> str:
     for option, value, usual in (
         ("--device", model.device, "cpu"),
         ("--dtype", model.dtype, "float32"),
-        ("--engine", model.engine, "eager"),
+        ("--engine", model.engine, default_engine(asked.pipe.model)),
     ):
         words += [] if value == usual else [option, value]
     return shlex.join([*words, "--out", variant])
