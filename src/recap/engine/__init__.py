@@ -13,7 +13,7 @@ import torch
 
 from recap.core.noise import Noise
 from recap.engine.packed import PackedModel, available
-from recap.models.adapter import Adapter, ModelWrapper
+from recap.models.adapter import Adapter
 
 ENGINES = ("eager", "onednn", "fused", "graphs", "float8")
 # runs of one shape until nothing is set up any more
@@ -44,13 +44,9 @@ def with_engine(model: Adapter, engine: str) -> Adapter:
     return GraphedModel(fused(model, Float8Ops()))
 
 
-def default_engine(model: Adapter) -> str:
-    """The quickest engine that needs no decision: packed weights on a CPU that has the products, else plain torch.
-
-    What somebody has wrapped around a model stays as it is.
-    """
-    wrapped = isinstance(model, ModelWrapper)
-    return "onednn" if model.device.type == "cpu" and available() and not wrapped else "eager"
+def default_engine(device: torch.device | str) -> str:
+    """The quickest engine that needs no decision: packed weights on a CPU that has the products, else plain torch."""
+    return "onednn" if torch.device(device).type == "cpu" and available() else "eager"
 
 
 def noise_with(engine: str) -> Callable[[Sequence[torch.Generator | int], torch.device], Noise]:

@@ -19,7 +19,7 @@ from recap.core.presets import usual_guidance
 from recap.core.protocols import Releasable, Selector
 from recap.core.schedule import Ramp, Schedule
 from recap.engine import default_engine, noise_with, with_engine
-from recap.models.adapter import Adapter
+from recap.models.adapter import Adapter, ModelWrapper
 from recap.models.registry import adapt, build, usual_preset
 from recap.pipelines.codec import ImageCodec
 from recap.pipelines.editing import Choice, at_random, starts_of, tokens_of, variation
@@ -158,11 +158,14 @@ class Pipeline(ImageCodec):
         """Run the model with another engine from now on.
 
         "eager" is plain torch, "onednn" has packed weights (CPU), "fused" has Triton kernels, and "graphs" replays
-        them from CUDA graphs; "auto", with which a pipeline begins, is "onednn" on a CPU and "eager" elsewhere. Graphs
+        them from CUDA graphs; "auto", how a pipeline begins, is "onednn" on a CPU and "eager" elsewhere. Graphs
         are captured in the second run of a shape; after a change of weights, call it again.
         """
         self._asked_engine = engine
-        self.engine = default_engine(self._plain_model) if engine == "auto" else engine
+        if engine == "auto":  # what somebody has wrapped around a model stays as it is
+            wrapped = isinstance(self._plain_model, ModelWrapper)
+            engine = "eager" if wrapped else default_engine(self._plain_model.device)
+        self.engine = engine
         self.model, self._noise = with_engine(self._plain_model, self.engine), noise_with(self.engine)
         return self
 

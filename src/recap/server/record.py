@@ -11,6 +11,7 @@ from typing import Any
 
 from PIL import Image
 
+from recap.engine import default_engine
 from recap.server import schema
 from recap.server.requests import CheckedRequest
 
@@ -54,7 +55,7 @@ def command(asked: CheckedRequest, variant: str) -> str:
     for option, value, usual in (
         ("--device", model.device, "cpu"),
         ("--dtype", model.dtype, "float32"),
-        ("--engine", model.engine, default_engine(asked.pipe.model)),
+        ("--engine", model.engine, default_engine(model.device)),
     ):
         words += [] if value == usual else [option, value]
     return shlex.join([*words, "--out", variant])
