@@ -22,7 +22,7 @@ from recap.cli import main, parser
 from recap.core.options import SamplingOptions
 from recap.core.presets import PAPER_PLAIN, PAPER_ROWS
 from recap.core.schedule import Schedule, cosine
-from recap.engine import WARM_RUNS
+from recap.engine import WARM_RUNS, default_engine
 from recap.evaluation.report import published
 from recap.models.registry import SIZES
 from tests import tiny
@@ -98,7 +98,12 @@ def test_rows_say_what_was_measured(family: str, capsys: Capture, tmp_path: Path
     assert [(row["schedule"], row["batch"]) for row in rows] == [(s, b) for b in (1, 3) for s in schedules]
     for row in rows:
         assert set(row) == KEYS
-        assert (row["model"], row["engine"], row["dtype"], row["device"]) == (name, "eager", "float32", "cpu")
+        assert (row["model"], row["engine"], row["dtype"], row["device"]) == (
+            name,
+            default_engine("cpu"),
+            "float32",
+            "cpu",
+        )
         local = 2 if "+" in row["schedule"] else 0
         assert (row["full"], row["local"]) == (8 - local, local)
         assert row["calls"] == {"full": 8 - local, "local": local}
