@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from PIL import Image
+
 from recap.bench.timing import synchronized_time
 from recap.pipelines import Pipeline
 from recap.runs.draw import StepObserver, draw, images_together
 from recap.runs.works import Done, Failed, Work
+from recap.view.sheet import MAX_COLUMNS
 
 MAX_SPREAD = 2.0  # between the largest and the smallest ratio of pairs, from which their median says nothing
 
@@ -34,10 +37,13 @@ class Speedup:
         between = f"{low:.2f}x to {high:.2f}x over {pairs} pairs"
         if not self.clear:
             return f"not clear: {between}; the machine is busy, or the two are level"
-        middle = median(self.wall)
-        said = f"{middle:.2f}x faster" if middle >= 1 else f"{1 / middle:.2f}x slower"
         own = f"{median(self.processor):.2f}x in processor time"
-        return f"{said} ({between}, {own})" if pairs > 1 else f"{said} (one pair, {own})"
+        return f"{self.factor} ({between}, {own})" if pairs > 1 else f"{self.factor} (one pair, {own})"
+
+    @property
+    def factor(self) -> str:
+        middle = median(self.wall)
+        return f"{middle:.2f}x faster" if middle >= 1 else f"{1 / middle:.2f}x slower"
 
     def json(self) -> dict[str, Any]:
         ratio = {"median": median(self.wall)} if self.clear else {}
@@ -49,19 +55,23 @@ class Pairs:
     """Draws works with reuse, and for each of them the same image without, whichever comes first taking turns."""
 
     plain: dict[int, Work]  # by the index of the image
-    others: dict[int, Done | Failed] = field(default_factory=dict)
+    images: dict[str, dict[int, Image.Image]] = field(
+        default_factory=lambda: {"plain": {}, "reused": {}}
+    )  # the first
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"plain": [], "reused": []})
     processor: dict[str, list[float]] = field(default_factory=lambda: {"plain": [], "reused": []})
 
     def draw(self, pipe: Pipeline, works: Sequence[Work], observer: StepObserver | None) -> Iterator[Done | Failed]:
-        """What `runs.draw` gives for the works; the plain images are in `others`."""
+        """What `runs.draw` gives for the works; the first images of both are kept."""
         size = images_together(pipe)
         for first in range(0, len(works), size):
             lot = works[first : first + size]
             ways = {"plain": [self.plain[work.index] for work in lot], "reused": lot}
             turn = list(ways) if len(self.seconds["plain"]) % 2 == 0 else list(ways)[::-1]
             made = {way: self._timed(pipe, way, ways[way], observer if way == "reused" else None) for way in turn}
-            self.others |= {result.work.index: result for result in made["plain"]}
+            for way, kept in self.images.items():
+                first_ones = [result for result in made[way] if isinstance(result, Done)][: MAX_COLUMNS - len(kept)]
+                kept |= {result.work.index: result.image for result in first_ones}
             yield from made["reused"]
 
     def _timed(self, pipe: Pipeline, way: str, works: Sequence[Work], observer: StepObserver | None) -> list[Any]:
@@ -70,6 +80,9 @@ class Pairs:
         self.processor[way].append(time.process_time() - processor)
         self.seconds[way].append(synchronized_time(pipe.device) - wall)
         return results
+
+    def total(self, way: str) -> float:
+        return sum(self.seconds[way])
 
     @property
     def speedup(self) -> Speedup:
