@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is imported: workers share the cores
+
 import pytest
 import torch
 
