@@ -20,7 +20,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+from recap.__main__ import WAITING
+
+os.environ.update(WAITING)  # as commands wait; torch, which reads it, is imported below
 
 import torch
 from torch import nn

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import recap
 from recap.engine import packed
-from recap.engine.packed import PackedLinear, PackedModel, attend_in_groups
+from recap.engine.packed import PackedLinear, PackedModel
 from recap.models.adapter import Adapter
 from recap.pipelines.output import collect
 from recap.verification.verifier import distance
@@ -119,21 +118,6 @@ def test_other_precisions_and_gradients_are_torchs() -> None:
     twin = packed.twin(layer, {})
     twin(torch.ones(1, 4)).sum().backward()
     assert layer.weight.grad is not None
-
-
-@pytest.mark.parametrize(
-    ("rows", "length", "heads", "width"), [(257, 257, 6, 48), (96, 264, 2, 64), (128, 128, 1, 16)]
-)
-@pytest.mark.parametrize("scale", [1.0, 10.0])
-def test_attention_in_groups_is_attention(rows: int, length: int, heads: int, width: int, scale: float) -> None:
-    random = torch.Generator().manual_seed(0)
-    side_by_side = scale * torch.randn(1, length, 3 * heads * width, generator=random)
-    q, k, v = (x.view(1, length, heads, width).transpose(1, 2) for x in side_by_side.chunk(3, dim=-1))
-    q = q[:, :, :rows]
-    exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
-    ours, theirs = attend_in_groups(q[0], k[0], v[0]), F.scaled_dot_product_attention(q, k, v)
-    assert ours.shape == exact.shape
-    assert distance(ours.double(), exact) <= max(1e-6, 2 * distance(theirs.double(), exact))
 
 
 def test_activations_after_a_product_are_inside_of_it() -> None:

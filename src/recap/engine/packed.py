@@ -10,14 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recap.core.attention import Ops
 from recap.core.canvas import Canvas
 from recap.core.protocols import Head
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.models.layers import MLP, TokenLogits
 
-MANY = 96  # rows from which attention by grouped products is quicker than torch's own
-LANES = 16  # float32 numbers of a register: products of other widths end in a slow remainder
 CAPABLE = ("AVX2", "AVX512")  # what torch calls processors on which oneDNN has kernels of its own
 
 
@@ -105,45 +102,6 @@ WITH_WEIGHTS: dict[type, type] = {nn.Linear: PackedLinear, TokenLogits: PackedLo
 AROUND: dict[type, type] = {nn.Sequential: PackedSequential, MLP: PackedMLP}  # layers that are packed themselves
 
 
-class PackedOps(Ops):
-    """Attention of many rows by products of oneDNN."""
-
-    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if q.shape[2] < MANY or q.dtype != torch.float32 or torch.is_grad_enabled():
-            return super().attention(q, k, v)
-        return torch.cat([attend_in_groups(*heads) for heads in zip(q, k, v, strict=True)])
-
-
-def attend_in_groups(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of one image (1, H, M, Dh), from heads (H, M, Dh) and (H, L, Dh).
-
-    A convolution of one pixel in groups is a product for each head, and rows with heads side by side are pixels with
-    the channels last, so that nothing but keys and values is copied. These are filled up to whole registers, and a
-    bias of -inf keeps the filling from being seen.
-    """
-    heads, rows, width = q.shape
-    length = k.shape[1]
-    filled = -(-length // LANES) * LANES
-    keys, values = k.new_zeros(heads, filled, width), v.new_zeros(heads, width, filled)
-    keys[:, :length], values[..., :length] = k, v.transpose(1, 2)
-    unseen = k.new_zeros(heads, filled)
-    unseen[:, length:] = -torch.inf
-    asked = (q * width**-0.5).transpose(0, 1).reshape(1, 1, rows, heads * width)
-    scores = by_group(asked, keys, unseen.flatten())  # (1, 1, M, H * L')
-    shares = scores.view(rows, heads, filled)
-    torch.softmax(shares, -1, out=shares)
-    return by_group(scores, values, None).view(1, rows, heads, width).transpose(1, 2)
-
-
-def by_group(x: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-    """Rows (1, 1, M, G * i) by a matrix for each group (G, o, i): rows (1, 1, M, G * o)."""
-    groups, outputs, inputs = weights.shape
-    pixels, kernel = x.permute(0, 3, 1, 2), weights.view(groups * outputs, inputs, 1, 1)
-    ones = [1, 1]
-    made = torch.ops.mkldnn._convolution_pointwise(pixels, kernel, bias, [0, 0], ones, ones, groups, "none", [], "")
-    return made.permute(0, 2, 3, 1)
-
-
 class PackedModel(ModelWrapper):
     """A model over a twin of its network, whose linear layers are packed; the network itself stays as it is.
 
@@ -153,7 +111,7 @@ class PackedModel(ModelWrapper):
 
     def __init__(self, model: Adapter) -> None:
         self._original = model
-        super().__init__(twin(model, {}).replace(ops=PackedOps()))
+        super().__init__(twin(model, {}))
 
     def _adopt(self, model: Adapter) -> None:
         super()._adopt(model)
