@@ -13,7 +13,6 @@ from torch import Tensor
 from recap import Output, Pipeline, SamplingOptions, cosine, from_counts
 from recap.core.noise import image_generators
 from recap.models.registry import build
-from recap.pipelines.editing import least_confident
 from recap.verification.verifier import distance
 from recap.view.images import token_mask
 from tests import tiny
@@ -350,28 +349,6 @@ def test_starts_that_make_no_sense_are_refused() -> None:
             draw(pipe, "maskgit", init=wrong)
     with pytest.raises(ValueError, match="2 labels, 3 starts and num_images=None do not go together"):
         draw(pipe, "maskgit", init=tokens[:1].repeat(3, 1))
-
-
-@pytest.mark.parametrize("family", ["mage", "maskgit"])
-def test_the_least_confident_tokens_are_those_that_do_not_belong(family: str) -> None:
-    """Of ids that the model itself is sure of, a few are replaced by ones that it finds unlikely."""
-    model = tiny.model(family)
-    labels, noise = tiny.labels(model, 2), tiny.noise(2)
-    with torch.inference_mode():
-        canvas = model.start(labels, torch.arange(16).repeat(2, 1), 1)
-        logits = model.prediction(model.full(canvas, None, slice(0, 16)))
-    tokens, strange = logits.argmax(-1), logits.argmin(-1)
-    spots = torch.tensor([[1, 7, 12], [0, 3, 9]])
-    tokens = tokens.scatter(1, spots, strange.gather(1, spots))
-    masked = least_confident(model, tokens, labels, noise, 3)
-    assert masked.sum(dim=1).tolist() == [3, 3]
-    assert torch.equal(masked, torch.zeros(2, 16, dtype=torch.bool).scatter(1, spots, True))
-
-
-def test_latents_have_no_confidence_to_choose_by() -> None:
-    start = draw(shared("mar"), "mar", output_type="latent")
-    with pytest.raises(ValueError, match="at_random"):
-        draw(shared("mar"), "mar", init=start, choose=least_confident, schedule=cosine(8, full=2))
 
 
 def test_a_callback_knows_which_images_it_sees() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor
 
-from recap.core.canvas import Draw
-from recap.core.heads import CategoricalHead
-from recap.core.noise import Noise
 from recap.models.adapter import Adapter
 from recap.pipelines.inputs import batch_of
 from recap.pipelines.output import Output
@@ -20,9 +17,6 @@ from recap.view.images import batch_of as pictures_of
 
 if TYPE_CHECKING:
     from recap.pipelines.pipeline import Pipeline
-
-# which tokens (B, N) of a start to draw anew: model, tokens, labels, noise and how many of each image
-Choice = Callable[[Adapter, Tensor, Tensor | None, Noise, int], Tensor]
 
 
 def starts_of(
@@ -59,23 +53,19 @@ def starts_of(
     ]
 
 
-def variation(
-    pipe: Pipeline,
-    tokens: Tensor,
-    strength: float,
-    choose: Choice,
-    labels: Sequence[int] | None,
-    generators: Sequence[Generator],
-) -> list[Start] | None:
-    """What images begin with of which a share of `strength` of the tokens is regenerated; None if nothing is kept."""
+def variation(pipe: Pipeline, tokens: Tensor, strength: float, generators: Sequence[Generator]) -> list[Start] | None:
+    """What images begin with of which a share of `strength` of the tokens, any of them, is regenerated.
+
+    None if nothing is kept.
+    """
     if not 0 < strength <= 1:
         raise ValueError(f"strength is {strength}; it is the share of tokens to draw anew, above 0 and at most 1")
-    model, count = pipe.model, max(1, round(strength * pipe.model.num_tokens))
-    if count == model.num_tokens:
+    num = pipe.model.num_tokens
+    count = max(1, round(strength * num))
+    if count == num:
         return None
     tokens = tokens.expand(len(generators), *tokens.shape[1:])
-    classes = None if labels is None else torch.tensor(labels, device=model.device)
-    masked = choose(model, tokens, classes, pipe.noise(generators), count).cpu()
+    masked = (pipe.noise(generators).permutation(num) < count).cpu()  # (B, N)
     return [Start(own, tokens=begun) for own, begun in zip(masked, tokens, strict=True)]
 
 
@@ -96,30 +86,3 @@ def tokens_of(model: Adapter, given: Tensor | Output) -> Tensor:
             f"take those of an earlier result, or encode an image with pipe.encode(...)"
         )
     return tokens.to(model.device)
-
-
-def at_random(model: Adapter, tokens: Tensor, labels: Tensor | None, noise: Noise, count: int) -> Tensor:
-    """Any `count` tokens of each image."""
-    return noise.permutation(model.num_tokens) < count  # (B, N)
-
-
-@torch.inference_mode()
-def least_confident(model: Adapter, tokens: Tensor, labels: Tensor | None, noise: Noise, count: int) -> Tensor:
-    """The `count` tokens of each image that the model finds least likely, each judged from a random half of the rest.
-
-    Takes two full evaluations. Latents have no likelihood that one could ask for.
-    """
-    if not isinstance(model.head, CategoricalHead):
-        raise ValueError("latents have no confidence to choose by; use recap.pipelines.editing.at_random")
-    order, half = noise.permutation(model.num_tokens), model.num_tokens // 2
-    sure = torch.empty(order.shape, device=order.device)
-    for seen in (half, model.num_tokens - half):
-        canvas = model.start(labels, order, 1)
-        ids = tokens.gather(1, order)
-        canvas.commit(Draw(ids[:, :seen]))
-        logits = model.prediction(model.full(canvas, None, slice(seen, model.num_tokens))).float()
-        chances = logits.log_softmax(-1).gather(-1, ids[:, seen:].unsqueeze(-1)).squeeze(-1)  # (B, n)
-        sure.scatter_(1, order[:, seen:], chances)
-        order = order.roll(-seen, dims=1)  # and now the other half
-    ranks = sure.argsort(dim=1, stable=True)
-    return torch.zeros_like(sure, dtype=torch.bool).scatter(1, ranks[:, :count], True)  # (B, N)

@@ -22,7 +22,7 @@ from recap.engine import default_engine, noise_with, with_engine
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.models.registry import adapt, build, usual_preset
 from recap.pipelines.codec import ImageCodec
-from recap.pipelines.editing import Choice, at_random, starts_of, tokens_of, variation
+from recap.pipelines.editing import starts_of, tokens_of, variation
 from recap.pipelines.inputs import Generators, Labels, batch_of, find_class, generators_of, labels_of
 from recap.pipelines.loading import Parts, blank_net, check_pair, find_model, find_parts, read_parts
 from recap.pipelines.output import Output, collect, frames
@@ -222,7 +222,6 @@ class Pipeline(ImageCodec):
         starts: Sequence[Start] | None = None,
         init: Tensor | Output | None = None,
         strength: float = 0.5,
-        choose: Choice = at_random,
     ) -> list[Work]:
         """One image to draw for each label or start, or `num_images` of them, where one of anything serves for all.
 
@@ -236,7 +235,7 @@ class Pipeline(ImageCodec):
             classes *= batch // len(classes)
         generators = generators_of(batch, generator, seed, first)
         if tokens is not None:
-            starts = variation(self, tokens, strength, choose, classes, generators)
+            starts = variation(self, tokens, strength, generators)
         begun: Sequence[Start | None] = starts or [None]
         counts = [0 if start is None else int((~start.masked).sum()) for start in begun]
         asked = SamplingOptions.from_text(schedule) if isinstance(schedule, str) else schedule
@@ -261,7 +260,6 @@ class Pipeline(ImageCodec):
         *,
         init: Tensor | Output | None = None,
         strength: float = 0.5,
-        choose: Choice = at_random,
         output_type: str = "pil",
         callback_on_step_end: Callback | None = None,
         **asked: Unpack[Asking],
@@ -269,12 +267,12 @@ class Pipeline(ImageCodec):
         """Draw one image for each label, or as many as are asked for; the other arguments are those of `Asking`.
 
         init: tokens, one row or one for each image, or an earlier result, of which a share of `strength` is
-        regenerated; `choose` says which (by default at random). callback_on_step_end(pipe, step, decoded,
-        {"canvas": canvas, "images": indices}) is called after every sub-step of the images that are drawn together;
-        if it returns a dict with "tokens" in raster order, these take the place of what is decoded.
+        regenerated, at random. callback_on_step_end(pipe, step, decoded, {"canvas": canvas, "images": indices}) is
+        called after every sub-step of the images that are drawn together; if it returns a dict with "tokens" in
+        raster order, these take the place of what is decoded.
         """
         self.check_output(output_type)
-        works = self.works(labels, init=init, strength=strength, choose=choose, **asked)
+        works = self.works(labels, init=init, strength=strength, **asked)
         return collect(self, works, output_type, callback_on_step_end)
 
     def edit(
