@@ -130,43 +130,42 @@ class DiffusionHead:
         # (S, w), once for a draw and not once for a token
         times = self.embed_times(self._timesteps(table, features.device), features.dtype)
         condition = self.net.cond_embed(features)  # (branches * B, n, w), constant over the steps
-        x, fresh = random[:, 0], step.temperature * random
+        x = random[:, 0]
         modulations = self._modulation(times, condition)
         for q, (update, modulation) in enumerate(zip(table, modulations, strict=True), start=1):
             noisy = x.to(features.dtype).repeat(branches, 1, 1)
             out = self.predict(noisy, modulation).float()  # (branches * B, n, 2C)
             eps, v = out.chunk(2, dim=-1)
-            clean = torch.sub(update.a * x, guided(eps, branches, step.guidance), alpha=update.b)
+            eps, share = guided(eps, branches, step.guidance), (v[: len(x)] + 1) / 2
+            clean = update.a * x - update.b * eps
             if self.bound is not None:
                 clean = clean.clamp(-self.bound, self.bound)
-            x = torch.add(update.c * clean, x, alpha=update.d)
+            x = update.c * clean + update.d * x
             if q < random.shape[1]:
-                # half of the log-variance; its share of the range is (v + 1) / 2
-                middle, half = (update.log_high + update.log_low) / 4, (update.log_high - update.log_low) / 4
-                x = x.addcmul(v[: len(x)].mul(half).add_(middle).exp_(), fresh[:, q])
+                log_variance = share * update.log_high + (1 - share) * update.log_low
+                x = x + torch.exp(log_variance / 2) * step.temperature * random[:, q]
         return x
 
-    def _modulation(self, times: Tensor, condition: Tensor) -> Iterator[list[tuple[Tensor, ...]]]:
-        """Shift, scale and gate of every part of the network for each step in turn; scales have 1 added.
+    def _modulation(self, times: Tensor, condition: Tensor) -> Iterator[list[Tensor]]:
+        """The modulation of every part of the network for each step in turn.
 
-        They depend on time and condition and not on the token, so that those of many steps are one product: the
-        larger part of the weights is read once for all of them and not once for each.
+        It depends on time and condition and not on the token, so that of many steps is one product: the larger part
+        of the weights is read once for all of them and not once for each.
         """
         ahead = max(1, AHEAD[times.is_cuda] // (3 * len(self.parts) * condition.numel() * condition.element_size()))
         for first in range(0, len(times), ahead):
             moments = times[first : first + ahead]
             y = moments.view(-1, 1, 1, moments.shape[-1]) + condition  # (S', branches * B, n, w)
-            made = [part.adaLN_modulation(y).split(y.shape[-1], dim=-1) for part in self.parts]
-            made = [(shift, 1 + scale, *gate) for shift, scale, *gate in made]
-            yield from ([tuple(values[step] for values in part) for part in made] for step in range(len(moments)))
+            yield from map(list, zip(*(part.adaLN_modulation(y) for part in self.parts), strict=True))
 
-    def predict(self, x: Tensor, modulation: list[tuple[Tensor, ...]]) -> Tensor:
+    def predict(self, x: Tensor, modulation: list[Tensor]) -> Tensor:
         """What the network says of noisy tokens (..., C), all parts being modulated by `modulation`."""
         h = self.net.input_proj(x)
-        for block, (shift, scale, gate) in zip(self.parts[:-1], modulation, strict=False):
-            h = h.addcmul(gate, block.mlp(shift.addcmul(block.in_ln(h), scale)))
-        shift, scale = modulation[-1]
-        return self.net.final_layer.linear(shift.addcmul(self.last_norm(h), scale))
+        for block, own in zip(self.parts[:-1], modulation, strict=False):
+            shift, scale, gate = own.chunk(3, dim=-1)
+            h = h + gate * block.mlp(block.in_ln(h) * (1 + scale) + shift)
+        shift, scale = modulation[-1].chunk(2, dim=-1)
+        return self.net.final_layer.linear(self.last_norm(h) * (1 + scale) + shift)
 
     def embed_times(self, times: Tensor, dtype: torch.dtype) -> Tensor:
         """Timesteps (S) embedded (S, w)."""
