@@ -16,7 +16,7 @@ from recap.core.decode import grouped_decode
 from recap.core.memory import release
 from recap.core.noise import Noise, image_generators
 from recap.core.schedule import Schedule, Step, from_counts
-from recap.engine import ENGINES, with_engine
+from recap.engine import ENGINES, default_engine, with_engine
 from recap.models.adapter import Adapter
 from recap.models.mar.diffusion import DiffusionHead
 from recap.verification.verifier import distance
@@ -226,8 +226,8 @@ def test_a_pipeline_switches_there_and_back() -> None:
     options: dict[str, Any] = {"labels": [0, 1], "seed": 3, "output_type": "latent", "schedule": schedule(plain)}
     pipe.progress = False
     expected = pipe(**options).tokens
-    assert pipe.engine == "eager"
-    for engine in [name for name in ENGINES if name != "float8"] if DEVICE == "cuda" else ["fused"]:
+    assert pipe.engine == default_engine(DEVICE)
+    for engine in [name for name in ENGINES if name not in ("onednn", "float8")] if DEVICE == "cuda" else ["fused"]:
         assert pipe.compile(engine) is pipe
         assert pipe.engine == engine
         for _ in range(3 if engine == "graphs" else 1):
@@ -241,7 +241,7 @@ def test_a_pipeline_switches_there_and_back() -> None:
 def test_engines_say_what_they_need() -> None:
     with pytest.raises(ValueError, match="needs a CUDA device but the model is on cpu"):
         Pipeline(model("mage")).compile("graphs")
-    with pytest.raises(ValueError, match="must be one of eager, fused, graphs, float8"):
+    with pytest.raises(ValueError, match="must be one of eager, onednn, fused, graphs, float8"):
         with_engine(model("mage"), "warp")
 
 
