@@ -65,7 +65,7 @@ def folder(family: str, place: Path) -> str:
     return str(pipeline(family).save_pretrained(place / family))
 
 
-def jobs(*argv: str) -> list[command.Job]:
+def jobs(*argv: str) -> list[tuple[SamplingOptions, list[SamplingOptions]]]:
     args: argparse.Namespace = parser(["bench"]).parse_args(["bench", *argv])
     return [command.job_of(name, args) for name in args.model or PAPER_MODELS]
 
@@ -142,31 +142,31 @@ def test_models_dtypes_and_own_schedules(capsys: Capture, tmp_path: Path) -> Non
     rows = [(row["model"], row["dtype"], row["against_plain"]) for row in result["rows"]]
     shown = ("maskgit-large (tiny), random weights", "mage-base (tiny), random weights")
     assert rows == [(model, dtype, None) for model in shown for dtype in ("float32", "bfloat16")]
-    (own,) = jobs("--model", name)
-    assert [schedule.text for schedule in own.schedules] == ["4+2:warmup=1", "6"]
+    ((_, schedules),) = jobs("--model", name)
+    assert [schedule.text for schedule in schedules] == ["4+2:warmup=1", "6"]
 
 
 def test_options_are_those_of_the_model_and_the_arguments() -> None:
-    (job,) = jobs("--model", "mar-large", "--schedule", "72+24:warmup=48")
+    ((own, (schedule,)),) = jobs("--model", "mar-large", "--schedule", "72+24:warmup=48")
     (row,) = [row for row in PAPER_ROWS if (row.model, row.full) == ("mar-large", 72)]
-    assert job.options.override(job.schedules[0]).schedule() == row.schedule()
-    (plain,) = jobs("--model", "mar-large", "--schedule", "72+24", "--guidance", "1")
-    assert not plain.options.override(plain.schedules[0]).schedule().guided
-    (other,) = jobs("--model", "maskgit-large", "--schedule", "8", "--preset", "maskgit")
-    assert other.options.preset == "maskgit"
+    assert own.override(schedule).schedule() == row.schedule()
+    ((own, (schedule,)),) = jobs("--model", "mar-large", "--schedule", "72+24", "--guidance", "1")
+    assert not own.override(schedule).schedule().guided
+    ((other, _),) = jobs("--model", "maskgit-large", "--schedule", "8", "--preset", "maskgit")
+    assert other.preset == "maskgit"
 
 
 def test_the_papers_list_is_its_tables() -> None:
-    for job in jobs("--list", "paper"):
-        rows = [row for row in PAPER_ROWS if row.model == job.name]
-        schedules = [job.options.override(each).schedule() for each in job.schedules]
+    for name, (own, asked) in zip(PAPER_MODELS, jobs("--list", "paper"), strict=True):
+        rows = [row for row in PAPER_ROWS if row.model == name]
+        schedules = [own.override(each).schedule() for each in asked]
         assert [each for each in schedules if each.local] == [row.schedule() for row in rows]
         plain = [each.full for each in schedules if not each.local]
-        steps = [row["full"] for row in published(job.name) if not row["local"] and "system" not in row["table"]]
+        steps = [row["full"] for row in published(name) if not row["local"] and "system" not in row["table"]]
         assert {*steps, *(row.full + row.local for row in rows)} <= set(plain)
         assert len(plain) == len(set(plain))
-    (job,) = jobs("--list", "paper", "--model", "mar-h", "--schedule", "8", "96+32:warmup=64")
-    assert len(job.schedules) == 1 + len(listed("paper", "mar-huge", "mar-huge", 256))
+    ((_, asked),) = jobs("--list", "paper", "--model", "mar-h", "--schedule", "8", "96+32:warmup=64")
+    assert len(asked) == 1 + len(listed("paper", "mar-huge", "mar-huge", 256))
     assert SIZES.keys() >= set(PAPER_MODELS)
     with pytest.raises(ValueError, match="no rows of sentences"):
         listed("paper", "sentences", "", 256)

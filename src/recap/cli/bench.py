@@ -11,7 +11,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -33,14 +33,6 @@ NOTE = (
     "s/image is sampling alone; full, local, head and selection are shares of a run with clocks; tokenizer is in\n"
     "s/image; gain is over plain decoding in as many sub-steps, share is of the fastest matrix product."
 )
-
-
-class Job(NamedTuple):
-    """A model, how it is sampled, and the schedules to measure on it."""
-
-    name: str
-    options: SamplingOptions
-    schedules: list[SamplingOptions]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,14 +61,14 @@ def run(args: argparse.Namespace) -> int:
     for engine in {*args.engine} - {"auto"}:
         check_engine(engine, torch.device(args.device))
     names = args.model or (PAPER_MODELS if args.list == "paper" else [default_model()])
-    jobs = [job_of(name, args) for name in names]
+    jobs = {name: job_of(name, args) for name in names}
     if args.json:
         Path(args.json).parent.mkdir(parents=True, exist_ok=True)
     points = len(args.dtype) * len(args.engine) * len(args.batch)
     rows: list[BenchRow] = []
-    with tqdm(total=points * sum(len(job.schedules) for job in jobs), unit="row", disable=None) as bar:
-        for job in jobs:
-            own = compared(measured(args, job, bar))
+    with tqdm(total=points * sum(len(schedules) for _, schedules in jobs.values()), unit="row", disable=None) as bar:
+        for name, job in jobs.items():
+            own = compared(measured(args, name, *job, bar))
             rows += own
             tqdm.write(f"{own[0].model}, on {machine(args.device)['device']}\n{aligned(list(map(cells_of, own)))}\n")
             if args.json:  # what is measured is kept, whatever comes after
@@ -86,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def job_of(name: str, args: argparse.Namespace) -> Job:
-    """A model with some schedules, all checked; without any, its own and plain decoding in as many sub-steps."""
+def job_of(name: str, args: argparse.Namespace) -> tuple[SamplingOptions, list[SamplingOptions]]:
+    """How a model is sampled, and its schedules, checked; without any, its own and plain with as many sub-steps."""
     pipe = Pipeline.blank(name, shrink=args.tiny)
     pipe.options = pipe.options.override(SamplingOptions(args.preset, guidance=args.guidance))
     schedules = [SamplingOptions.from_text(text) for text in args.schedule]
@@ -99,21 +91,23 @@ def job_of(name: str, args: argparse.Namespace) -> Job:
         full, local = USUAL if own.full is None else (own.full, own.local or 0)
         schedules = [SamplingOptions(full=full, local=local, warmup=own.warmup)]
         schedules.append(SamplingOptions(full=full + local, local=0))
-    return Job(name, pipe.options, checked(pipe, schedules))
+    return pipe.options, checked(pipe, schedules)
 
 
-def measured(args: argparse.Namespace, job: Job, bar: Any) -> list[BenchRow]:
+def measured(
+    args: argparse.Namespace, model: str, options: SamplingOptions, schedules: Sequence[SamplingOptions], bar: Any
+) -> list[BenchRow]:
     """The rows of a model, in the order in which the arguments name them."""
     rows = []
     repeated = {"warmup": args.warmup, "repeat": 1 if args.device == "cpu" else args.repeat, "seed": args.seed}
     for dtype in dict.fromkeys(args.dtype):
-        one = {"model": job.name, "dtype": dtype, "engine": "eager"}
+        one = {"model": model, "dtype": dtype, "engine": "eager"}
         pipe, shown = pipeline_of(argparse.Namespace(**vars(args) | one))
-        pipe.options = job.options
+        pipe.options = options
         for engine in dict.fromkeys(default_engine(args.device) if name == "auto" else name for name in args.engine):
             for batch in dict.fromkeys(args.batch):
                 own = []
-                for schedule in job.schedules:
+                for schedule in schedules:
                     bar.set_description(f"{shown} {schedule}, batch {batch}, {engine}, {dtype}")
                     whole, limit = pipe.schedule(schedule), args.cache_limit
                     size = choose_batch(pipe, whole, batch, MAX_BATCH, cache_limit=limit, decoded=False)
@@ -134,7 +128,6 @@ def result(args: argparse.Namespace, rows: Sequence[BenchRow]) -> dict[str, Any]
 
 
 def cells_of(row: BenchRow) -> dict[str, str]:
-    """What the table says of a measurement, by column."""
     cells = {"schedule": row.schedule, "batch": str(row.batch), "engine": row.engine, "dtype": row.dtype}
     if row.seconds_per_image is None or row.clocked_seconds is None:
         return {**cells, "error": row.error or ""}
