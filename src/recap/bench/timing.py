@@ -45,7 +45,6 @@ class Stopwatch:
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
-        """Add the time of a `with` block to a phase."""
         began = synchronized_time(self.device)
         yield
         self.seconds[phase] += synchronized_time(self.device) - began

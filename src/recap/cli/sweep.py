@@ -126,7 +126,6 @@ def points_of(path: Path, about: dict[str, Any]) -> list[Point]:
 
 
 def cells_of(row: SweepRow) -> dict[str, str]:
-    """What the table says of a schedule, by column."""
     kinds = (("equal_steps", "steps"), ("equal_quality", "FID"))
     gains = [f"{times(row.against[key]['speedup'])} at equal {name}" for key, name in kinds if key in row.against]
     return {

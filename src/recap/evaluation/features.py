@@ -36,7 +36,6 @@ class Features:
 
     @classmethod
     def join(cls, parts: Sequence[Features]) -> Features:
-        """Parts one after the other."""
         logits = [part.logits for part in parts if part.logits is not None]
         return cls(torch.cat([part.features for part in parts]), torch.cat(logits) if logits else None)
 
@@ -60,7 +59,6 @@ class InceptionFeatures(nn.Module):
 
     @classmethod
     def of(cls, state: Mapping[str, Tensor]) -> Self:
-        """The network with these weights."""
         with torch.device("meta"):  # no time spent on random weights
             net = cls(classifier="fc_weight" in state)
         net.load_state_dict(state, assign=True)

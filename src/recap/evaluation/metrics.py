@@ -35,7 +35,6 @@ class FeatureStatistics:
 
     @classmethod
     def of(cls, features: Tensor) -> Self:
-        """The statistics of one matrix of features."""
         features = _checked(features, "features", least=2)
         blocks = torch.split(features, BLOCK)
         mean = torch.stack([block.double().sum(dim=0) for block in blocks]).sum(dim=0) / len(features)
@@ -47,7 +46,6 @@ class FeatureStatistics:
 
     @property
     def size(self) -> int:
-        """The length of a feature."""
         return len(self.mean)
 
     def save(self, path: str | Path, *, compact: bool = False) -> None:

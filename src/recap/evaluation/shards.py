@@ -25,7 +25,6 @@ class FeatureFolder(RunFolder):
     """
 
     def __init__(self, path: str | Path, num: int, settings: Mapping[str, Any], net: InceptionFeatures) -> None:
-        """`net` looks at the images."""
         super().__init__(path, num, settings)
         self.net = net
 
@@ -52,7 +51,6 @@ class FeatureFolder(RunFolder):
             np.savez(file, allow_pickle=False, **arrays)
 
     def read(self) -> Features:
-        """The features of all images."""
         shards = [self._read(path) for path in self._paths()]
         numbers = np.concatenate([numbers for numbers, _ in shards]) if shards else np.empty(0, np.int64)
         found, rows = np.unique(numbers, return_index=True)

@@ -53,7 +53,6 @@ class SweepRow:
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> Self:
-        """The row of all points of one schedule."""
         seconds, figures = _means([each.seconds for each in points]), _means([each.figures for each in points])
         spread = stdev(each.figures["fid"] for each in points) if len(points) > 1 else None
         quality, total, first = figures["fid"], seconds["total"], points[0]

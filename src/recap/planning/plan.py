@@ -109,7 +109,6 @@ def paper_plans(**options: Any) -> list[Plan]:
 
 
 def table(plans: Iterable[Plan]) -> str:
-    """The plans as lines for people."""
     rows = []
     for p in plans:
         s, groups, cost = p.schedule, [group.tokens for group in p.schedule], p.cost
@@ -132,7 +131,6 @@ def table(plans: Iterable[Plan]) -> str:
 
 
 def memory_table(plans: Iterable[Plan], limit: int | None = None) -> str:
-    """The memory of the plans as lines for people."""
     rows = []
     for p in plans:
         parts = {name: f"{size / 1e6:.1f} MB" for name, size in p.memory.as_dict().items()}

@@ -34,7 +34,6 @@ class Comparison(PendingRequest):
     """The images of one request in one or two variants, and the events that its visitor has not been sent yet."""
 
     def __init__(self, asked: CheckedRequest, *, both: bool = True) -> None:
-        """`both` draws without reuse too."""
         super().__init__(asked)
         self.both = both and asked.works[0].schedule.local > 0
         self._events: asyncio.Queue[Event] = asyncio.Queue()

@@ -25,7 +25,6 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 
 
 def as_text(file: bytes) -> str:
-    """A file as it goes into JSON."""
     return base64.b64encode(file).decode()
 
 

@@ -52,7 +52,6 @@ class Metrics:
         )
 
     def ended(self, path: str, status: int, seconds: float) -> None:
-        """A request was answered."""
         self.requests.labels(path, status).inc()
         self.request_seconds.labels(path).observe(seconds)
 
