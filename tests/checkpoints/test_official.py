@@ -43,6 +43,7 @@ def muse_keys(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 LAYOUTS: dict[str, tuple[str, Any]] = {
     "mar in training": ("mar", mar_training_file),
+    "mar without an average": ("mar", lambda net: {"model": net.state_dict(), "model_ema": None}),
     "mar bare": ("mar", lambda net: net.state_dict()),
     "mage": ("mage", lambda net: {"model": net.state_dict()}),
     "mage without vqgan": ("mage-bare", lambda net: {"model": net.state_dict()}),
@@ -53,6 +54,7 @@ LAYOUTS: dict[str, tuple[str, Any]] = {
     ),
     "data parallel": ("maskgit", lambda net: {f"module.{key}": value for key, value in net.state_dict().items()}),
     "kl-16": ("kl-vae", lambda net: {"model": net.state_dict()}),
+    "kl-16 with its losses": ("kl-vae", lambda net: {"model": net.state_dict() | {"loss.logvar": torch.zeros(1)}}),
     "vqgan bare": ("vqgan", lambda net: net.state_dict()),
     "vqgan wrapped": ("vqgan", lambda net: {"state_dict": net.state_dict(), "global_step": 7}),
     "vqgan of open-muse": ("vqgan", lambda net: muse_keys(net.state_dict())),
@@ -80,20 +82,6 @@ def test_converted_file_computes_the_same(layout: str, tmp_path: Path) -> None:
     assert converted.config == CONFIGS[kind]
     assert not converted.training
     assert same(converted, net)
-
-
-def test_averaged_weights_win_over_raw_ones(tmp_path: Path) -> None:
-    averaged, raw = small("mar"), small("mar", seed=1)
-    torch.save({"model": raw.state_dict(), "model_ema": averaged.state_dict()}, tmp_path / "a.pth")
-    loaded = load_official(tmp_path / "a.pth", heads=HEADS)
-    assert same(loaded, averaged)
-    assert not same(loaded, raw)
-
-
-def test_absent_average_falls_back_to_the_model(tmp_path: Path) -> None:
-    net = small("mar")
-    torch.save({"model": net.state_dict(), "model_ema": None}, tmp_path / "a.pth")
-    assert same(load_official(tmp_path / "a.pth", heads=HEADS), net)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -124,12 +112,6 @@ def test_the_tokenizer_inside_a_mage_file_can_be_taken_out(tmp_path: Path) -> No
     torch.save({"model": few | {f"vqgan.{key}": value for key, value in inside.items()}}, tmp_path / "mage.pth")
     tokenizer = load_official(tmp_path / "mage.pth", model="vqgan-f16")
     assert all(torch.equal(value, inside[key]) for key, value in tokenizer.state_dict().items())
-
-
-def test_the_losses_of_a_tokenizer_are_left_behind(tmp_path: Path) -> None:
-    net = small("kl-vae")
-    torch.save({"model": net.state_dict() | {"loss.logvar": torch.zeros(1)}}, tmp_path / "kl.ckpt")
-    assert same(load_official(tmp_path / "kl.ckpt"), net)
 
 
 REFUSED: dict[str, tuple[str, Any, dict[str, Any], list[str]]] = {

@@ -19,19 +19,6 @@ def test_seeds_differ_between_images_and_runs() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_streams_look_like_what_they_claim() -> None:
-    noise = Noise(image_generators(0, range(4)), "cpu")
-    normal, uniform, gumbel = noise.normal(50_000), noise.uniform(50_000), noise.gumbel(50_000)
-    assert normal.mean().abs() < 0.01
-    assert (normal.std() - 1).abs() < 0.01
-    assert uniform.min() >= 0
-    assert uniform.max() < 1
-    assert (gumbel.mean() - 0.5772).abs() < 0.02
-    assert gumbel.isfinite().all()
-    correlation = torch.corrcoef(normal)
-    assert (correlation - torch.eye(4)).abs().max() < 0.03
-
-
 def test_the_numbers_are_those_of_the_textbook_to_the_last_bit_of_float32() -> None:
     ours, theirs = Noise(image_generators(2, range(3)), "cpu"), [Stream(2, image) for image in range(3)]
     for draw, count in (
@@ -54,6 +41,7 @@ def test_tails_are_those_of_a_normal_distribution() -> None:
     for bound, share in ((1.0, 0.31731), (2.0, 0.04550), (3.0, 0.0027), (4.0, 6.33e-5)):
         count = 4_000_000 * share
         assert abs(int((normal.abs() > bound).sum()) - count) < 5 * count**0.5
+    assert torch.corrcoef(normal)[0, 1].abs() < 0.005  # one image and the other
     pairs = normal.reshape(2, 2, -1)  # cosines and sines
     assert abs(float((pairs[:, 0] * pairs[:, 1]).mean())) < 0.005
 

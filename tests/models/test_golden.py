@@ -15,7 +15,7 @@ from recap.models.mage import MAGE, MAGEAdapter, MAGEConfig
 from recap.models.mar import MAR, MARAdapter, MARConfig
 from recap.models.mar.diffusion import DiffusionHead
 from recap.models.maskgit import MaskGIT, MaskGITAdapter, MaskGITConfig
-from recap.models.registry import SIZES, build
+from recap.models.registry import SIZES, TOKENIZER_SIZES, build
 from recap.verification.verifier import distance
 from tests.golden import check_row, fill_, tensor_input
 
@@ -181,10 +181,12 @@ class TestMaskGIT:
         ("mage-base", 433, 200.99),
         ("mage-large", 577, 464.41),
         ("maskgit-large", 314, 193.655297),
+        ("kl16", 312, 66.46),
+        ("vqgan-f16", 168, 54.52),
     ],
 )
 def test_published_sizes(name: str, tensors: int, millions: float) -> None:
-    net = build(SIZES[name], meta=True)
+    net = build({**SIZES, **TOKENIZER_SIZES}[name], meta=True)
     assert len(net.state_dict()) == tensors
     parameters = sum(p.numel() for p in net.parameters())
     assert parameters / 1e6 == pytest.approx(millions, abs=0.01)

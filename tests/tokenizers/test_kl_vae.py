@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from recap.tokenizers import KLVAE, KLVAEConfig
 from tests.golden import check_row, fill_, tensor_input
@@ -35,13 +35,6 @@ def test_moments_agree_with_the_official_network(kl16: KLVAE) -> None:
     check_row(moments, 512, 1.921790e-02, 9.075455e-02, picks, atol=1e-5)
 
 
-def test_sizes_are_the_official_ones(kl16: KLVAE) -> None:
-    assert len(kl16.state_dict()) == 312
-    assert round(_parameters(kl16) / 1e6, 3) == 66.456
-    assert round(_parameters(kl16.decoder) / 1e6, 3) == 38.189
-    assert kl16.config.stride == 16
-
-
 def test_encode_is_the_scaled_mean_row_by_row(small: KLVAE, images: Tensor) -> None:
     mean = small.moments(images)[:, :4]
     tokens = small.encode(images)
@@ -68,7 +61,3 @@ def test_decode_undoes_the_scale_and_the_pixel_range(small: KLVAE) -> None:
 def test_bad_tokens_are_refused(small: KLVAE, shape: tuple[int, ...], dtype: torch.dtype, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small.decode(torch.zeros(shape, dtype=dtype))
-
-
-def _parameters(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from recap.tokenizers import VQGAN, VQGANConfig
-from recap.tokenizers.vqgan import ResBlock, clean
+from recap.tokenizers.vqgan import clean
 from tests.golden import check_row, fill_, tensor_input
 
 SMALL = VQGANConfig(channels=32, multipliers=(1, 2), latent_channels=16, codes=64, groups=8)
@@ -53,21 +53,6 @@ def test_agrees_with_the_official_network(full_size: VQGAN, layout: str) -> None
     assert vqgan.encode(image).tolist() == [codes]
 
 
-def test_sizes_are_the_official_ones(full_size: VQGAN) -> None:
-    assert len(full_size.state_dict()) == 168
-    assert round(_parameters(full_size.encoder) / 1e6, 3) == 23.775
-    assert round(_parameters(full_size.decoder) / 1e6, 3) == 30.478
-    assert round(_parameters(full_size.quantize) / 1e6, 3) == 0.262
-    assert round(_parameters(full_size) / 1e6, 3) == 54.516
-    assert full_size.config.stride == 16
-
-
-def test_a_block_that_widens_does_not_add_its_input() -> None:
-    block = ResBlock(8, 16, groups=4)
-    block.conv2.weight.zero_()
-    assert not block(tensor_input("x", (1, 8, 4, 4))).any()
-
-
 def test_renaming_leaves_other_keys_alone() -> None:
     value = torch.zeros(1)
     renamed = clean({"vqgan.encoder.mid.1.norm1.weight": value, "blocks.mid.0.weight": value})
@@ -78,11 +63,6 @@ def test_every_code_is_its_own_nearest(small: VQGAN) -> None:
     codes = small.quantize.embedding.weight
     noisy = codes + tensor_input("noise", codes.shape, scale=1e-4)
     assert small.quantize.nearest(noisy[None]).tolist() == [list(range(SMALL.codes))]
-
-
-def test_ids_are_read_row_by_row(small: VQGAN, images: Tensor) -> None:
-    latent = small.latent(images)
-    assert small.encode(images)[1, 8 * 3 + 5] == small.quantize.nearest(latent[None, 1, :, 3, 5][None])
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
@@ -106,7 +86,3 @@ def test_every_integer_dtype_decodes_alike(small: VQGAN, dtype: torch.dtype) -> 
 def test_bad_ids_are_refused(small: VQGAN, ids: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small.decode(ids)
-
-
-def _parameters(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
