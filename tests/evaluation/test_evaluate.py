@@ -18,7 +18,7 @@ from torch import Tensor
 from recap.evaluation import shards
 from recap.evaluation.evaluate import SHIPPED, Reference, compare, features_of, subset
 from recap.evaluation.features import Features, look
-from recap.evaluation.metrics import FeatureStatistics, fid, frechet_distance
+from recap.evaluation.metrics import FeatureStatistics, fid, frechet_distance, kernel_distance
 from recap.evaluation.shards import FeatureFolder
 from recap.pipelines.inputs import proportional_labels
 from recap.runs.ranks import Ranks
@@ -152,8 +152,9 @@ def test_figures_are_those_of_the_features() -> None:
     seen, theirs = look(LOGITS, images(64)), look(NET, images(50, 1)).features
     reference = Reference(FeatureStatistics.of(theirs), theirs)
     figures = compare(seen, reference)
-    assert list(figures) == ["fid", "precision", "recall", "inception_score", "inception_score_std"]
+    assert list(figures) == ["fid", "kid", "kid_std", "precision", "recall", "inception_score", "inception_score_std"]
     assert figures["fid"] == pytest.approx(fid(seen.features, theirs), rel=1e-6)
+    assert figures["kid"] == pytest.approx(kernel_distance(seen.features, theirs)[0], rel=1e-5)
     assert set(compare(look(NET, images(64)), Reference(reference.statistics))) == {"fid"}
 
 

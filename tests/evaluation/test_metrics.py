@@ -1,4 +1,4 @@
-"""FID, precision and recall, Inception Score: closed forms, definitions, and files of statistics."""
+"""FID, KID, precision and recall, Inception Score: closed forms, definitions, and files of statistics."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from recap.evaluation.metrics import (
     fid,
     frechet_distance,
     inception_score,
+    kernel_distance,
     precision_recall,
 )
 
@@ -66,6 +67,7 @@ def test_sums_are_in_double_precision(dtype: torch.dtype) -> None:
     x, y = features(60, 5).to(dtype), features(60, 5, seed=1).to(dtype)
     assert FeatureStatistics.of(x).covariance.dtype == torch.float64
     assert fid(x, y) == fid(x.double(), y.double())
+    assert kernel_distance(x, y, subsets=2) == kernel_distance(x.double(), y.double(), subsets=2)
     assert inception_score(x) == inception_score(x.double())
 
 
@@ -203,6 +205,8 @@ def test_what_is_no_matrix_of_features_is_refused(x: Tensor, message: str) -> No
     good = white(9, 3)
     for call in (
         lambda: FeatureStatistics.of(x),
+        lambda: kernel_distance(good, x),
+        lambda: kernel_distance(x, good),
         lambda: precision_recall(x, good),
         lambda: precision_recall(good, x),
         lambda: inception_score(x),
@@ -215,13 +219,54 @@ def test_too_few_features_and_other_sizes_are_refused() -> None:
     few, some, other = white(1, 3), white(3, 3), white(9, 4)
     for call, message in (
         (lambda: FeatureStatistics.of(few), "1 images; give 2"),
+        (lambda: kernel_distance(few, some), "1 images; give 2"),
         (lambda: precision_recall(some, white(9, 3)), "real are those of 3 images; give 4"),
         (lambda: precision_recall(white(9, 3), some), "ours are those of 3 images; give 4"),
         (lambda: fid(white(20, 3), white(20, 4)), "features of size 3 and 4"),
+        (lambda: kernel_distance(some, other), "features of size 3 and 4"),
         (lambda: precision_recall(white(9, 3), other), "features of size 3 and 4"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def mmd(x: Tensor, y: Tensor) -> float:
+    """The kernel distance by its definition, one pair at a time."""
+
+    def kernel(u: Tensor, v: Tensor) -> float:
+        return (float(u @ v) / len(u) + 1) ** 3
+
+    n, m = len(x), len(y)
+    first = sum(kernel(x[i], x[j]) for i in range(n) for j in range(n) if i != j) / (n * (n - 1))
+    second = sum(kernel(y[i], y[j]) for i in range(m) for j in range(m) if i != j) / (m * (m - 1))
+    return first + second - 2 * sum(kernel(u, v) for u in x for v in y) / (n * m)
+
+
+@pytest.mark.parametrize("size", [12, 1000])
+def test_kid_of_whole_sets_follows_the_definition(size: int) -> None:
+    x, y = white(12, 5), white(12, 5, seed=1) + 0.5
+    mean, deviation = kernel_distance(x, y, subsets=3, size=size)
+    assert mean == pytest.approx(mmd(x, y), rel=1e-12)
+    assert deviation == pytest.approx(0, abs=1e-12)
+    assert kernel_distance(x, torch.cat([y, y]), subsets=4, size=size)[1] > 0  # the larger one is drawn from
+
+
+def test_kid_of_halves_of_one_set_is_zero_on_average() -> None:
+    x = white(4000, 16)
+    mean, deviation = kernel_distance(x[:2000], x[2000:], subsets=200, size=50)
+    assert abs(mean) < 4 * deviation / math.sqrt(200)  # about 0.014, where the biased estimate is 0.31
+    assert deviation > 0
+
+
+def test_kid_depends_on_its_seed_and_no_other_one() -> None:
+    x, y = white(60, 4), white(60, 4, seed=1)
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
+    first = kernel_distance(x, y, subsets=3, size=10, seed=1)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(5)
+    assert kernel_distance(x, y, subsets=3, size=10, seed=1) == first
+    assert kernel_distance(x, y, subsets=3, size=10, seed=2) != first
 
 
 def near(points: Tensor, others: Tensor, neighbours: int) -> float:

@@ -1,7 +1,7 @@
 """Measure how good a model's images are, or a folder or npz of images.
 
-Generates --num images in batches, looks at each once and compares the whole with a reference: FID always; precision
-and recall where the reference has images; the Inception Score where the network has logits (--inception
+Generates --num images in batches, looks at each once and compares the whole with a reference: FID always; KID,
+precision and recall where the reference has images; the Inception Score where the network has logits (--inception
 with the official file). A run that was stopped goes on from the features in OUT/features, and ends with the same
 figures. With `torchrun --nproc-per-node G -m -- recap evaluate ...` several processes share the work.
 """

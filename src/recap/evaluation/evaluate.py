@@ -16,13 +16,14 @@ from recap.evaluation.metrics import (
     FeatureStatistics,
     frechet_distance,
     inception_score,
+    kernel_distance,
     precision_recall,
 )
 from recap.view.progress import tqdm
 
 SHIPPED = Path(__file__).parent / "statistics"  # of the data that the embedded models were trained on
 LOOKED_AT = 32  # pictures of files at a time
-MAX_COMPARED = 10_000  # images of which precision and recall compare the features
+MAX_COMPARED = 10_000  # images of which KID, precision and recall compare the features
 
 
 def features_of(path: str | Path, net: InceptionFeatures, *, progress: bool = True) -> Features:
@@ -71,6 +72,7 @@ def compare(seen: Features, reference: Reference) -> dict[str, float]:
     figures = {"fid": frechet_distance(FeatureStatistics.of(seen.features), reference.statistics)}
     if reference.features is not None:
         ours, theirs = subset(seen.features), subset(reference.features)
+        figures["kid"], figures["kid_std"] = kernel_distance(ours, theirs)
         figures["precision"], figures["recall"] = precision_recall(theirs, ours)
     if seen.logits is not None:
         figures["inception_score"], figures["inception_score_std"] = inception_score(seen.logits)

@@ -1,4 +1,4 @@
-"""How far images are from others, as functions of their features: FID, precision and recall, Inception Score.
+"""How far images are from others, as functions of their features: FID, KID, precision and recall, Inception Score.
 
 Features are matrices (n, F), one row an image; every sum is in float64.
 """
@@ -157,6 +157,39 @@ def _non_negative(values: Tensor) -> Tensor:
             "expected; the statistics are not those of features"
         )
     return values.clamp(min=0)
+
+
+def kernel_distance(
+    a: Tensor, b: Tensor, *, subsets: int = 100, size: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """The kernel inception distance of two sets of features: the mean over random subsets, and its deviation.
+
+    The distance is the unbiased squared maximum mean discrepancy with the kernel (x·y / F + 1)³, on the device of
+    `a`; that of two sets from one source is zero on average, and may be slightly negative. Each subset takes `size`
+    features of each set, or as many as the smaller set has.
+    """
+    a, b = _checked(a, "a", least=2), _checked(b, "b", least=2)
+    _check_sizes(a.shape[1], b.shape[1])
+    size = min(size, len(a), len(b))
+    rng = torch.Generator().manual_seed(seed)
+
+    def subset(features: Tensor) -> Tensor:
+        chosen = torch.randperm(len(features), generator=rng)[:size]
+        return features[chosen.to(features.device)].to(a.device, torch.float64)  # (size, F)
+
+    values = torch.tensor([_discrepancy(subset(a), subset(b)) for _ in range(subsets)], dtype=torch.float64)
+    return values.mean().item(), values.std(correction=0).item()
+
+
+def _discrepancy(x: Tensor, y: Tensor) -> float:
+    """The unbiased estimate: pairs of a feature with itself are left out of the two inner means."""
+    n = len(x)
+    within = sum((kernel.sum() - kernel.trace()) / (n * (n - 1)) for kernel in (_kernel(x, x), _kernel(y, y)))
+    return float(within - 2 * _kernel(x, y).mean())
+
+
+def _kernel(x: Tensor, y: Tensor) -> Tensor:
+    return (x @ y.T / x.shape[1] + 1) ** 3  # (n, m)
 
 
 def precision_recall(real: Tensor, ours: Tensor, *, neighbours: int = 3, block: int = 1024) -> tuple[float, float]:
