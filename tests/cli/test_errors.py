@@ -145,10 +145,3 @@ def test_messages_move_no_cursor_and_have_an_end() -> None:
     long = one_line(ValueError("x" * 10**6))
     assert len(long) < 2 * cli.MAX_MESSAGE
     assert "998,000 more characters" in long
-
-
-def test_names_with_line_ends_stay_on_one_line(capsys: Capture) -> None:
-    assert main(["plan", "--model", "a\nb\x1b[31m", "--full", "4"]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "\x1b" not in err

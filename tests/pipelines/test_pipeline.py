@@ -128,18 +128,15 @@ def test_seed_decides(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_images_do_not_depend_on_their_neighbours(family: str) -> None:
     pipe, labels = shared(family), [3, 1, 4]
-    many: dict[str, Any] = {"labels": labels} if family != "mage" else {"num_images": 3}
+    many: dict[str, Any] = {"num_images": 3} if family == "mage" else {"labels": labels}
     options: dict[str, Any] = {"schedule": SCHEDULE, "output_type": "latent"}
     together = pipe(**many, seed=7, **options).tokens
     for picked in ([1], [2, 0]):
         some: dict[str, Any] = (
-            {"labels": [labels[i] for i in picked]} if family != "mage" else {"num_images": len(picked)}
+            {"num_images": len(picked)} if family == "mage" else {"labels": [labels[i] for i in picked]}
         )
         alone = pipe(**some, generator=image_generators(7, picked), **options).tokens
-        if family == "mar":
-            torch.testing.assert_close(alone, together[picked], rtol=1e-4, atol=1e-4)
-        else:
-            assert torch.equal(alone, together[picked])
+        assert torch.equal(alone, together[picked])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -148,14 +145,6 @@ def test_images_are_decoded_alone(family: str) -> None:
     tokens = draw(pipe, family, output_type="latent").tokens.repeat_interleave(4, dim=0)
     together = pipe.decode(tokens, "pt")
     assert all(torch.equal(pipe.decode(tokens[i : i + 1], "pt"), together[i : i + 1]) for i in range(len(tokens)))
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_seed_is_one_generator_for_each_image(family: str) -> None:
-    pipe = shared(family)
-    by_seed = draw(pipe, family, seed=5, output_type="latent").tokens
-    by_list = draw(pipe, family, seed=None, generator=image_generators(5, range(2)), output_type="latent").tokens
-    assert torch.equal(by_seed, by_list)
 
 
 def test_one_generator_serves_all_images() -> None:
@@ -339,15 +328,6 @@ def test_model_changes_precision_and_tokenizer_does_not(family: str, dtype: torc
     assert result.images.dtype == torch.float32
     assert result.images.isfinite().all()
     assert result.tokens.isfinite().all()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_move_alone_changes_nothing(family: str) -> None:
-    pipe = pipeline(family)
-    before = draw(pipe, family, output_type="pt").images
-    pipe.to("cpu")
-    assert pipe.device == torch.device("cpu")
-    assert torch.equal(draw(pipe, family, output_type="pt").images, before)
 
 
 def test_images_need_a_tokenizer() -> None:

@@ -9,12 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from recap import Output, Pipeline, Schedule, cosine, preset
+from recap import Output, Schedule, cosine, preset
 from recap.core.schedule import Step
 from recap.pipelines.codec import OUTPUT_TYPES
 from recap.pipelines.output import SHOWN
 from recap.view.sheet import grid
-from tests import tiny
 from tests.pipelines.test_pipeline import FAMILIES, SCHEDULE, draw, request, shared
 
 
@@ -68,13 +67,3 @@ def test_schedules_whose_lines_are_equal_can_be_told_apart() -> None:
     other = replace(SCHEDULE, groups=(warmer, *rest))
     assert repr(other) == repr(SCHEDULE)
     assert other.canonical_text() != SCHEDULE.canonical_text()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_pipelines_say_what_they_are(family: str) -> None:
-    line = repr(shared(family))
-    assert type(shared(family).model.module).__name__ in line
-    assert "16 tokens" in line
-    assert "float32" in line
-    assert ("5 classes" in line) == (family != "mage")
-    assert "no tokenizer" in repr(Pipeline(tiny.model(family)))
