@@ -69,10 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def explained(error: Exception) -> tuple[str, int]:
     """An error in one line, and the exit status that goes with it."""
     if is_out_of_memory(error):
-        return (
-            f"memory did not suffice ({one_line(error)}); use --batch auto, a smaller --batch or another --device",
-            1,
-        )
+        advice = "use --batch auto, a smaller --batch or another --device"
+        return f"memory did not suffice ({one_line(error)}); {advice}", 1
     if isinstance(error, ValueError | OSError | FloatingPointError):
         return one_line(error), 2
     return f"unexpected {type(error).__name__}: {one_line(error)}; --debug shows where it came from", 1

@@ -73,7 +73,12 @@ def sample_all(
     total, hidden = len(works) * len(works[0].schedule.steps), not ranks.first or observer is not None
     try:
         with handle_signals():
-            queue = queue_for(pipe, folder, ranks, overwrite)
+            todo: list[int] = []
+            if ranks.first:
+                anew = overwrite and not ranks.attempt  # a launcher that begins again means to go on
+                todo = folder.prepare(overwrite=anew, patience=PATIENCE if ranks.launched else 0.0)
+            queue = WorkQueue(ranks, todo, pipe.batch_size, even=images_together(pipe) == 1)
+            folder.take(shared=True)
             with tqdm(total=total, desc=name, unit="step", disable=hidden) as bar:
                 progress = Progress(bar, queue, observer, len(works))
                 seconds = make(pipe, works, folder, progress, draw_by)
@@ -100,20 +105,7 @@ def sample_all(
         folder.release()
 
 
-def queue_for(pipe: Pipeline, folder: RunFolder, ranks: Ranks, overwrite: bool) -> WorkQueue:
-    """The images that the folder lacks, for all processes, which now hold the folder together."""
-    todo: list[int] = []
-    if ranks.first:
-        anew = overwrite and not ranks.attempt  # a launcher that begins again means to go on
-        todo = folder.prepare(overwrite=anew, patience=PATIENCE if ranks.launched else 0.0)
-    queue = WorkQueue(ranks, todo, pipe.batch_size, even=images_together(pipe) == 1)
-    folder.take(shared=True)
-    return queue
-
-
-def make(
-    pipe: Pipeline, works: Sequence[Work], folder: RunFolder, progress: Progress, draw_by: DrawBy = draw
-) -> float:
+def make(pipe: Pipeline, works: Sequence[Work], folder: RunFolder, progress: Progress, draw_by: DrawBy) -> float:
     """Make images for as long as there are any to do, and keep each batch; the seconds that drawing took."""
     ranks, seconds = progress.queue.ranks, 0.0
     for numbers in progress.queue.chunks():

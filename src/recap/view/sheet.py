@@ -55,8 +55,7 @@ def _tile(image: Image.Image) -> Image.Image:
     factor = 1
     while min(image.size) * factor < MIN_TILE:
         factor *= 2
-    size = (image.width * factor, image.height * factor)
-    return image if factor == 1 else image.resize(size, Image.Resampling.LANCZOS)
+    return image.resize((image.width * factor, image.height * factor), Image.Resampling.LANCZOS)
 
 
 def _wrapped(name: str, font: Font, width: int) -> list[str]:
