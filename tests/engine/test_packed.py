@@ -118,14 +118,3 @@ def test_other_precisions_and_gradients_are_torchs() -> None:
     twin = packed.twin(layer, {})
     twin(torch.ones(1, 4)).sum().backward()
     assert layer.weight.grad is not None
-
-
-def test_activations_after_a_product_are_inside_of_it() -> None:
-    for then in (nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.ReLU()):
-        plain = nn.Sequential(nn.Linear(8, 16), then, nn.Linear(16, 8), nn.LayerNorm(8)).eval()
-        twin = packed.twin(plain, {})
-        x = torch.linspace(-3, 3, 80).view(10, 8)
-        with torch.no_grad():
-            assert distance(twin(x), plain(x)) <= 1e-6
-        assert twin[3] is plain[3]
-        assert type(twin[0]) is PackedLinear

@@ -55,39 +55,30 @@ class Pairs:
     """Draws works with reuse, and for each of them the same image without, whichever comes first taking turns."""
 
     plain: dict[int, Work]  # by the index of the image
-    images: dict[str, dict[int, Image.Image]] = field(
-        default_factory=lambda: {"plain": {}, "reused": {}}
-    )  # the first
-    seconds: dict[str, list[float]] = field(default_factory=lambda: {"plain": [], "reused": []})
-    processor: dict[str, list[float]] = field(default_factory=lambda: {"plain": [], "reused": []})
+    images: dict[str, dict[int, Image.Image]] = field(default_factory=lambda: {"plain": {}, "reused": {}})
+    times: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: {"plain": [], "reused": []})
 
     def draw(self, pipe: Pipeline, works: Sequence[Work], observer: StepObserver | None) -> Iterator[Done | Failed]:
-        """What `runs.draw` gives for the works; the first images of both are kept."""
+        """What `runs.draw` gives for the works; the first images of both ways are kept."""
         size = images_together(pipe)
         for first in range(0, len(works), size):
-            lot = works[first : first + size]
+            lot, made = works[first : first + size], dict[str, list[Done | Failed]]()
             ways = {"plain": [self.plain[work.index] for work in lot], "reused": lot}
-            turn = list(ways) if len(self.seconds["plain"]) % 2 == 0 else list(ways)[::-1]
-            made = {way: self._timed(pipe, way, ways[way], observer if way == "reused" else None) for way in turn}
-            for way, kept in self.images.items():
-                first_ones = [result for result in made[way] if isinstance(result, Done)][: MAX_COLUMNS - len(kept)]
-                kept |= {result.work.index: result.image for result in first_ones}
+            for way in sorted(ways, reverse=len(self.times["plain"]) % 2 == 1):
+                wall, processor = synchronized_time(pipe.device), time.process_time()
+                made[way] = list(draw(pipe, ways[way], observer if way == "reused" else None))
+                spent = time.process_time() - processor
+                self.times[way].append((synchronized_time(pipe.device) - wall, spent))
+                kept = self.images[way]
+                done = [result for result in made[way] if isinstance(result, Done)]
+                kept |= {result.work.index: result.image for result in done[: MAX_COLUMNS - len(kept)]}
             yield from made["reused"]
 
-    def _timed(self, pipe: Pipeline, way: str, works: Sequence[Work], observer: StepObserver | None) -> list[Any]:
-        wall, processor = synchronized_time(pipe.device), time.process_time()
-        results = list(draw(pipe, works, observer))
-        self.processor[way].append(time.process_time() - processor)
-        self.seconds[way].append(synchronized_time(pipe.device) - wall)
-        return results
-
     def total(self, way: str) -> float:
-        return sum(self.seconds[way])
+        return sum(wall for wall, _ in self.times[way])
 
     @property
     def speedup(self) -> Speedup:
-        ratios = [
-            tuple(plain / reused for plain, reused in zip(times["plain"], times["reused"], strict=True))
-            for times in (self.seconds, self.processor)
-        ]
-        return Speedup(*ratios)
+        pairs = zip(self.times["plain"], self.times["reused"], strict=True)
+        ratios = [(plain[0] / reused[0], plain[1] / reused[1]) for plain, reused in pairs]
+        return Speedup(*zip(*ratios, strict=True))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from recap.core.canvas import Canvas
 from recap.core.protocols import Head
 from recap.models.adapter import Adapter, ModelWrapper
-from recap.models.layers import MLP, TokenLogits
+from recap.models.layers import TokenLogits
 
 CAPABLE = ("AVX2", "AVX512")  # what torch calls processors on which oneDNN has kernels of its own
 
@@ -36,25 +36,16 @@ class PackedWeight:
         self._source: tuple[int, int, torch.dtype] | None = None
         self._packed: Tensor | None = None
 
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, then: nn.Module | None = None) -> Tensor:
-        """`x` (..., D) by `weight` (V, D), and the activation that follows."""
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """`x` (..., D) by `weight` (V, D)."""
         if x.dtype != weight.dtype or not packs(x.dtype) or torch.is_grad_enabled():
-            x = nn.functional.linear(x, weight, bias)
-            return x if then is None else then(x)
+            return nn.functional.linear(x, weight, bias)
         source = (weight.data_ptr(), 0 if weight.is_inference() else weight._version, weight.dtype)
         if source != self._source:
             with torch.inference_mode(False), torch.no_grad():
                 self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().clone(), None)
             self._source = source
-        name, kind = activation(then)
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, name, [], kind)
-
-
-def activation(layer: object) -> tuple[str, str]:
-    """What oneDNN calls an activation, and which form of it."""
-    if isinstance(layer, nn.GELU):
-        return "gelu", layer.approximate
-    return ("none" if layer is None else "swish"), "none"
+        return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, "none", [], "none")
 
 
 class PackedLinear(nn.Linear):
@@ -62,8 +53,8 @@ class PackedLinear(nn.Linear):
 
     packed: PackedWeight
 
-    def forward(self, x: Tensor, then: nn.Module | None = None) -> Tensor:
-        return self.packed.product(x, self.weight, self.bias, then)
+    def forward(self, x: Tensor) -> Tensor:
+        return self.packed.product(x, self.weight, self.bias)
 
 
 class PackedLogits(TokenLogits):
@@ -76,30 +67,7 @@ class PackedLogits(TokenLogits):
         return self.packed.product(x, table[:codes], self.bias[0, 0, :codes])
 
 
-class PackedSequential(nn.Sequential):
-    """Layers one after another, activations inside the product before them."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        layers = list(self)
-        while layers:
-            layer = layers.pop(0)
-            if type(layer) is PackedLinear and layers and type(layers[0]) in (nn.GELU, nn.SiLU):
-                x = layer(x, layers.pop(0))
-            else:
-                x = layer(x)
-        return x
-
-
-class PackedMLP(MLP):
-    """The MLP of a block, its GELU inside the first product."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.fc1(x, GELU)) if type(self.fc1) is PackedLinear else super().forward(x)
-
-
-GELU = nn.GELU()
-WITH_WEIGHTS: dict[type, type] = {nn.Linear: PackedLinear, TokenLogits: PackedLogits}
-AROUND: dict[type, type] = {nn.Sequential: PackedSequential, MLP: PackedMLP}  # layers that are packed themselves
+PACKED: dict[type, type] = {nn.Linear: PackedLinear, TokenLogits: PackedLogits}
 
 
 class PackedModel(ModelWrapper):
@@ -143,11 +111,11 @@ def twin(part: Any, made: dict[int, Any]) -> Any:
     elif isinstance(part, nn.Module | Adapter | Head):
         changed = changes(vars(part), made)
         hooked = bool(getattr(part, "_forward_hooks", None) or getattr(part, "_forward_pre_hooks", None))
-        kind = None if hooked else WITH_WEIGHTS.get(type(part))
+        kind = None if hooked else PACKED.get(type(part))
         if kind is not None:
             changed["packed"] = PackedWeight()
         if changed:
-            copied = object.__new__(kind or AROUND.get(type(part), type(part)))
+            copied = object.__new__(kind or type(part))
             copied.__dict__.update(vars(part) | changed)
     made[id(part)] = copied
     return copied
