@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
@@ -84,17 +84,18 @@ def family_of(config: object) -> Family:
     )
 
 
-def size_name(name: str) -> str:
-    """The full name of a published size; `mar-l` and the like are understood."""
+def size_name(name: str, others: Sequence[str] = ()) -> str:
+    """The full name of a published size; `mar-l` and the like are understood, and `others` could be meant too."""
     key = name.lower().replace("_", "-")
     aliases = {alias: size for family in FAMILIES.values() for alias, size in family.aliases.items()}
     key = re.sub(r"-([blh])$", lambda m: {"b": "-base", "l": "-large", "h": "-huge"}[m[1]], aliases.get(key, key))
     if key in SIZES:
         return key
-    near = get_close_matches(key, SIZES, n=1, cutoff=0.0)[0]
+    near = get_close_matches(key, [*others, *SIZES], n=1, cutoff=0.0)[0]
+    inside = f"With the package: {', '.join(others)}. " if others else ""
     raise ValueError(
         f"no model is called {name!r} and no such folder exists; did you mean {near!r}? "
-        f"Published sizes: {', '.join(SIZES)}"
+        f"{inside}Published sizes: {', '.join(SIZES)}"
     )
 
 

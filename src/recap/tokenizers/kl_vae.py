@@ -120,7 +120,10 @@ class DownLevel(nn.Module):
         super().__init__()
         self.block = nn.ModuleList(ResBlock(cout if i else cin, cout, groups) for i in range(blocks))
         self.attn = nn.ModuleList(Attention(cout, groups) if attend else nn.Identity() for _ in range(blocks))
-        self.downsample = downsampling(cout) if downsample else nn.Identity()
+        self.downsample = nn.Sequential()
+        if downsample:  # (B, C, h / 2, w / 2), padded on the right and the bottom only
+            self.downsample.add_module("pad", nn.ZeroPad2d((0, 1, 0, 1)))
+            self.downsample.add_module("conv", nn.Conv2d(cout, cout, 3, stride=2))
 
     def forward(self, x: Tensor) -> Tensor:
         for block, attn in zip(self.block, self.attn, strict=True):
@@ -170,9 +173,3 @@ class Attention(nn.Module):
         h = F.scaled_dot_product_attention(q, k, v).squeeze(1)  # (B, N, C)
         h = h.transpose(1, 2).reshape(x.shape)  # (B, C, h, w)
         return x + self.proj_out(h)
-
-
-def downsampling(channels: int) -> nn.Sequential:
-    """Halve the side by a strided convolution, padded on the right and the bottom only."""
-    parts = {"pad": nn.ZeroPad2d((0, 1, 0, 1)), "conv": nn.Conv2d(channels, channels, 3, stride=2)}
-    return nn.Sequential(OrderedDict[str, nn.Module](parts))  # (B, C, h / 2, w / 2)

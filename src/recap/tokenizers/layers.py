@@ -1,7 +1,6 @@
 """What both tokenizers are built of: sizes of their levels, norm and activation, and the decoder."""
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -83,12 +82,6 @@ class NormSiLU(nn.GroupNorm):
             return F.silu(F.group_norm(x, self.num_groups, weight, bias, self.eps))
 
 
-def upsampling(channels: int) -> nn.Sequential:
-    """Double the side by repeating pixels, then smooth with a convolution."""
-    parts = {"repeat": nn.Upsample(scale_factor=2.0), "conv": nn.Conv2d(channels, channels, 3, padding=1)}
-    return nn.Sequential(OrderedDict[str, nn.Module](parts))  # (B, C, 2h, 2w)
-
-
 Block = Callable[[int, int, int], nn.Module]  # from channels in and out, and groups of its norms
 
 
@@ -100,7 +93,10 @@ class Level(nn.Module):
     ) -> None:
         super().__init__()
         self.block = nn.ModuleList(block(cout if i else cin, cout, groups) for i in range(blocks))
-        self.upsample = upsampling(cout) if upsample else nn.Identity()
+        self.upsample = nn.Sequential()
+        if upsample:  # (B, C, 2h, 2w)
+            self.upsample.add_module("repeat", nn.Upsample(scale_factor=2.0))
+            self.upsample.add_module("conv", nn.Conv2d(cout, cout, 3, padding=1))
 
     def forward(self, x: Tensor) -> Tensor:
         for block in self.block:

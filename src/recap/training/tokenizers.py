@@ -151,7 +151,8 @@ class TokenizerObjective(Objective):
         if self.fresh and step == 0:  # begin among the encoder's own vectors
             with torch.no_grad():
                 codebook.copy_(some(flat, len(codebook), generator))
-        ids = nearest_ids(flat, codebook.detach())
+        with torch.no_grad(), torch.autocast(flat.device.type, enabled=False):
+            ids = (codebook.square().sum(1) - 2 * flat @ codebook.T).argmin(dim=1)  # (B * N)
         nearest = F.embedding(ids, codebook).reshape(latent.shape)
         commit = 0.25 * F.mse_loss(latent, nearest.detach()) + F.mse_loss(nearest, latent.detach())
         passed = latent + (nearest - latent).detach()  # the gradient goes straight through
@@ -166,11 +167,6 @@ class TokenizerObjective(Objective):
                 self.usage.copy_(torch.where(idle.squeeze(1), torch.ones_like(self.usage), self.usage))
         used = (self.usage > 0.05).float().mean()
         return drawn, commit, {"commit": commit.detach(), "codes_used": used}
-
-
-def nearest_ids(flat: Tensor, codebook: Tensor) -> Tensor:
-    with torch.autocast(flat.device.type, enabled=False):
-        return (codebook.square().sum(1) - 2 * flat @ codebook.T).argmin(dim=1)  # (B * N)
 
 
 def some(flat: Tensor, n: int, generator: torch.Generator) -> Tensor:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from recap.checkpoints import CheckpointError
 from recap.checkpoints.folder import CONFIG, read_config
-from recap.models.registry import FAMILIES, SIZES, size_name
+from recap.models.registry import FAMILIES, size_name
 
 HOME = Path(__file__).parent
 FIRST = ("flowers-maskgit", "flowers-mar", "flowers-mage")  # the order in which a default is looked for
@@ -48,17 +47,7 @@ def locate(model: str | Path) -> Path | None:
     if folder is not None:
         return folder
     try:
-        size_name(name)
-    except ValueError:
-        raise CheckpointError(unknown(name)) from None
+        size_name(name, embedded())
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
     return None
-
-
-def unknown(name: str) -> str:
-    """What to say of a name that means nothing."""
-    near = get_close_matches(name.lower(), [*embedded(), *SIZES], n=1, cutoff=0.0)[0]
-    inside = f"With the package: {', '.join(embedded())}. " if embedded() else ""
-    return (
-        f"no model is called {name!r} and no such folder exists; did you mean {near!r}? "
-        f"{inside}Published sizes: {', '.join(SIZES)}"
-    )

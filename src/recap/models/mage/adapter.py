@@ -45,7 +45,7 @@ class MAGEAdapter(TwoStackAdapter):
     def evaluate(self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool) -> Tensor:
         prefix, known = int(whole or self.refresh_prefix), max(0, min(rows.stop, canvas.decoded) - rows.start)
         renewed = self.renewed(canvas, rows, 1, 1 + canvas.size, whole)
-        x = self._embed(canvas, rows)  # (B, M, D)
+        x = embed(self.net.token_emb, canvas.tokens[:, rows], canvas.order[:, rows] + 1)  # (B, M, D)
         if prefix:
             x = torch.cat([canvas.condition, x], dim=1)
         x = self.encode(x, cache, renewed, self.net.norm)
@@ -58,6 +58,3 @@ class MAGEAdapter(TwoStackAdapter):
         if prefix:
             z = torch.cat([pad + self.net.decoder_pos_embed_learned[:, :1], z], dim=1)
         return self.decode(z, cache, renewed, self.net.decoder_norm, shifted(wanted, prefix - rows.start))
-
-    def _embed(self, canvas: Canvas, rows: slice) -> Tensor:
-        return embed(self.net.token_emb, canvas.tokens[:, rows], canvas.order[:, rows] + 1)

@@ -87,7 +87,8 @@ class MARAdapter(TwoStackAdapter):
         net, p = self.net, self.config.buffer
         prefix = p if whole or self.refresh_prefix else 0
         arrived = slice(rows.start, max(rows.start, min(rows.stop, canvas.decoded)))
-        x = self._known(canvas, arrived)  # (GB, new, D)
+        x = net.z_proj(canvas.tokens[:, arrived].to(self.dtype)) + canvas.condition.encoder_pos[:, arrived]
+        x = net.z_proj_ln(x).repeat(canvas.branches, 1, 1)  # (GB, new, D), the same for all branches
         if prefix:
             x = torch.cat([canvas.condition.prefix[: canvas.branches * canvas.batch], x], dim=1)
         if x.shape[1]:
@@ -108,8 +109,3 @@ class MARAdapter(TwoStackAdapter):
         if branches == 2:
             condition = torch.cat([condition, self.net.fake_latent.expand_as(condition)])
         return condition  # (GB, D)
-
-    def _known(self, canvas: Canvas, rows: slice) -> Tensor:
-        """Encoder input of decoded rows; the same for all branches."""
-        x = self.net.z_proj(canvas.tokens[:, rows].to(self.dtype)) + canvas.condition.encoder_pos[:, rows]
-        return self.net.z_proj_ln(x).repeat(canvas.branches, 1, 1)  # (GB, n, D)
