@@ -52,7 +52,7 @@ NAMED = {
     "test_of_nothing": "no test_of_nothing",
     "python benchmarks/scaling.py --nmu 4": "no --nmu",
 }
-GOOD = ("recap.pipelines.editing.at_random", "recap sample ...", "--chain", "make test", "any `thing", "tests/docs")
+GOOD = ("recap.pipelines.editing.variation", "recap sample ...", "--chain", "make test", "any `thing", "tests/docs")
 
 
 @pytest.mark.parametrize("target", LINKS)
