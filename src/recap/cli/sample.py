@@ -9,12 +9,14 @@ recap sample ...` several share the work. A run that was stopped goes on when th
 from __future__ import annotations
 
 import argparse
+import time
 
-from recap.bench.pairs import Pairs
+from PIL import Image
+
 from recap.cli.options import add_batch, add_labels, add_model, add_running, add_sampling, labels_of, pipeline_of
 from recap.core.options import SamplingOptions
+from recap.pipelines.output import collect
 from recap.planning.memory import choose_batch
-from recap.runs.draw import draw
 from recap.runs.files import atomic_write, write_json
 from recap.runs.folder import ImageFolder
 from recap.runs.ranks import Ranks
@@ -56,17 +58,18 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--compare has nothing to compare: {schedule} evaluations are plain decoding; add --local")
     known = identity(pipe, works)
     folder = ImageFolder(args.out, num, known)
-    pairs = Pairs({})
+    others, plain_seconds = list[Image.Image](), 0.0
     if args.compare:
         plain = pipe.works(labels, num if labels is None else None, pipe.options_for(options).plain(), seed=args.seed)
-        pairs = Pairs({work.index: work for work in plain})
-        list(draw(pipe, pipe.works(labels and labels[:1], 1, "2+1", seed=args.seed)))  # no pair pays for set-up
-    draw_by = pairs.draw if args.compare else draw
+        collect(
+            pipe, pipe.works(labels and labels[:1], 1, "2+1", seed=args.seed), "pil"
+        )  # nothing measured pays for set-up
+        began = time.perf_counter()
+        others = collect(pipe, plain, "pil").images
+        plain_seconds = time.perf_counter() - began
     name = f"{'reused' if schedule.local else 'plain'} {schedule}"
     with preview(args.preview and ranks.first, pipe, num, name, names) as observer:
-        report = sample_all(
-            pipe, works, folder, ranks, overwrite=args.overwrite, name=name, observer=observer, draw_by=draw_by
-        )
+        report = sample_all(pipe, works, folder, ranks, overwrite=args.overwrite, name=name, observer=observer)
     if report is None:
         return 0  # the first process says it all
     images, target = folder.shown(), folder.path
@@ -79,20 +82,18 @@ def run(args: argparse.Namespace) -> int:
     if not report.made:
         print(f"{shown}: all {num} images were there -> {target}")
         return 0
-    taken = pairs.total("reused") if args.compare else report.seconds
-    said = record(pipe, shown, works, taken, known) | {"made": report.made, "processes": ranks.world}
+    said = record(pipe, shown, works, report.seconds, known) | {"made": report.made, "processes": ranks.world}
     rest = "" if report.made == num else f", {report.made} of them now"
-    seconds = f"{taken / ranks.world:.2f} s"
+    seconds = f"{report.seconds / ranks.world:.2f} s"
     print(f"{shown}: {num} image{'s' * (num > 1)} with {schedule} evaluations{rest} in {seconds} -> {target}")
-    if args.compare:
-        steps, plain_seconds, target = len(schedule.steps), pairs.total("plain"), folder.path / "compare.png"
-        gain = f", {pairs.speedup.factor}" if pairs.speedup.clear else ""
-        titles = {"plain": f"plain {steps} steps: {plain_seconds:.1f} s"}
-        titles["reused"] = f"reused {schedule}: {taken:.1f} s{gain}"
-        rows = {titles[way]: list(made.values()) for way, made in pairs.images.items()}
+    if others and images:
+        steps, faster, target = len(schedule.steps), plain_seconds / report.seconds, folder.path / "compare.png"
+        gain = f"{faster:.2f}x faster" if faster >= 1 else f"{1 / faster:.2f}x slower"
+        before = f"plain {steps} steps: {plain_seconds:.1f} s"
+        after = f"reused {schedule}: {report.seconds:.1f} s, {gain}"
         with atomic_write(target) as file:
-            comparison(rows, names and [names[index] for index in pairs.images["plain"]]).save(file, "PNG")
-        print(f"plain decoding in as many steps took {plain_seconds:.2f} s: reuse is {pairs.speedup} -> {target}")
-        said["compare"] = {"full": steps, "seconds": plain_seconds, "speedup": pairs.speedup.json()}
+            comparison({before: others, after: images}, names).save(file, "PNG")
+        print(f"plain decoding in as many steps took {plain_seconds:.2f} s: reuse is {gain} -> {target}")
+        said["compare"] = {"full": steps, "seconds": plain_seconds, "speedup": faster}
     write_json(folder.path / "run.json", said)
     return 0
