@@ -1,5 +1,6 @@
 """ReCAP: masked generative models made fast by reusing context features, with no retraining."""
 
+import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     public: Any = import_module("recap._public")
     if name == "accelerate":
-        import warnings
-
         warnings.warn("recap.accelerate is now recap.wrap; this name goes with 0.3", DeprecationWarning, stacklevel=2)
         return public.wrap
     if name != "__all__" and name not in public.__all__:
@@ -27,6 +26,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(
-        {*globals(), *import_module("recap._public").__all__} - {"Any", "TYPE_CHECKING", "find_spec", "import_module"}
-    )
+    return [*import_module("recap._public").__all__, "__version__"]

@@ -65,12 +65,9 @@ def check_engine(engine: str, device: torch.device) -> None:
     if engine == "eager":
         return
     if engine == "onednn":
-        if device.type != "cpu" or not available():
-            raise ValueError(
-                f"engine 'onednn' needs a CPU with AVX2 and a torch with oneDNN, but the model is on {device} "
-                f"({torch.backends.cpu.get_cpu_capability()}); use 'eager' there"
-            )
-        return
+        if default_engine(device) == engine:
+            return
+        raise ValueError(f"engine 'onednn' needs a CPU with AVX2, and a torch with oneDNN; use 'eager' on {device}")
     if importlib.util.find_spec("triton") is None:
         raise ValueError(
             f"engine {engine!r} needs Triton, which is not installed; use 'eager', or pip install triton"

@@ -157,9 +157,8 @@ class Pipeline(ImageCodec):
     def compile(self, engine: str = "graphs") -> Self:
         """Run the model with another engine from now on.
 
-        "eager" is plain torch, "onednn" has packed weights (CPU), "fused" has Triton kernels, and "graphs" replays
-        them from CUDA graphs; "auto", how a pipeline begins, is "onednn" on a CPU and "eager" elsewhere. Graphs
-        are captured in the second run of a shape; after a change of weights, call it again.
+        "eager" is plain torch, "onednn" has packed weights, "fused" Triton kernels, which "graphs" replays; "auto" is
+        "onednn" on a CPU and "eager" elsewhere. After a change of weights, call it again.
         """
         self._asked_engine = engine
         if engine == "auto":  # what somebody has wrapped around a model stays as it is
