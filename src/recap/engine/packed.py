@@ -58,9 +58,7 @@ class PackedLinear(nn.Linear):
 
 
 class PackedLogits(TokenLogits):
-    """Logits by a packed table of embeddings."""
-
-    packed: PackedWeight
+    packed: PackedWeight  # of the table of embeddings
 
     def forward(self, features: Tensor, table: Tensor, codes: int | None = None) -> Tensor:
         x = self.ln(nn.functional.gelu(self.fc(features)))
