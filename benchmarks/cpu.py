@@ -22,7 +22,8 @@ from typing import Any
 
 from recap.__main__ import WAITING
 
-os.environ.update(WAITING)  # as commands wait; torch, which reads it, is imported below
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.update(WAITING)  # as commands wait; torch, which reads it, is imported below
 
 import torch
 from torch import nn

@@ -101,6 +101,16 @@ def test_changes_of_weights_are_followed(change: str) -> None:
     assert change.startswith("another") or distance(features(model)[0], before[0]) > 1e-3
 
 
+def test_weights_that_take_the_place_of_freed_ones_are_seen() -> None:
+    layer, x = nn.Linear(64, 64), torch.ones(4, 64)
+    twin = packed.twin(layer, {})
+    with torch.no_grad():
+        for _ in range(20):
+            assert distance(twin(x), layer(x)) <= 1e-5
+            for factor in (-2.0, 0.3):  # the second may come to lie where the weights of before were
+                layer.weight.data = layer.weight.data * factor
+
+
 def test_a_layer_with_a_hook_is_called_as_it_is() -> None:
     plain, seen = tiny.model("mage"), list[int]()
     layer = next(part for part in plain.module.modules() if type(part) is nn.Linear)

@@ -44,7 +44,7 @@ class PackedWeight:
         if source != self._source:
             with torch.inference_mode(False), torch.no_grad():
                 self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().clone(), None)
-            self._source = source
+            self._source, self._held = source, weight.detach()  # while it is held, no other has its address
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, "none", [], "none")
 
 
