@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from recap.bench.timing import TimedPipeline, generate, synchronized_time, time_callable
+from recap.bench.timing import TimedPipeline, generate, middle, synchronized_time, time_callable
 from recap.core.costs import run_cost
 from recap.core.memory import is_out_of_memory, release
 from recap.core.schedule import Schedule
@@ -120,13 +120,8 @@ def _measured(pipe: Pipeline, works: Sequence[Work], row: BenchRow, warmup: int,
         for part in torch.split(tokens, TOKENIZER_BATCH):
             clocked.decode(part, "pt")
     parts = PARTS if pipe.tokenizer is not None else PARTS[:-1]
-    tflops = run_cost(pipe.model.config, row.steps).total / seconds / 1e12
     return replace(
-        row,
-        seconds_per_image=seconds,
-        spread=spread,
-        tflops=tflops,
-        share_of_ceiling=tflops / ceiling(device, pipe.model.dtype),
+        with_seconds(pipe, row, seconds, spread),
         split={part: watch.seconds[part] / batch for part in parts},
         clocked_seconds=watch.seconds["total"] / batch,
         setup_seconds=setup,
@@ -135,6 +130,30 @@ def _measured(pipe: Pipeline, works: Sequence[Work], row: BenchRow, warmup: int,
         ms_local=1e3 * watch.seconds["local"] / watch.calls["local"] if watch.calls["local"] else None,
         peak_bytes=peak,
     )
+
+
+def with_seconds(pipe: Pipeline, row: BenchRow, seconds: float, spread: float) -> BenchRow:
+    """The row with its median seconds an image, and all that follows from them."""
+    tflops = run_cost(pipe.model.config, row.steps).total / seconds / 1e12
+    share = tflops / ceiling(pipe.device, pipe.model.dtype)
+    return replace(row, seconds_per_image=seconds, spread=spread, tflops=tflops, share_of_ceiling=share)
+
+
+def in_turn(pipe: Pipeline, rows: Sequence[BenchRow], repeat: int, seed: int = 0) -> list[BenchRow]:
+    """Rows of one engine, timed again in runs that take turns: whatever else the machine does, it does to all."""
+    pipe.compile(rows[0].engine)
+    works = [works_of(pipe, row.steps, row.batch, seed) for row in rows]
+    taken: list[list[float]] = [[] for _ in rows]
+    for _ in range(repeat):
+        for row, own, seconds in zip(rows, works, taken, strict=True):
+            if row.error is None:
+                began = synchronized_time(pipe.device)
+                generate(pipe, own)
+                seconds.append((synchronized_time(pipe.device) - began) / row.batch)
+    return [
+        with_seconds(pipe, row, *middle(seconds)) if seconds else row
+        for row, seconds in zip(rows, taken, strict=True)
+    ]
 
 
 def works_of(pipe: Pipeline, schedule: Asked | None, batch: int, seed: int = 0) -> list[Work]:

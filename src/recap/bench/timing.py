@@ -128,9 +128,13 @@ def time_callable(
     for _ in range(repeat):
         began = synchronized_time(device)
         call()
-        seconds.append(synchronized_time(device) - began)
-    middle = median(seconds)
-    return middle / batch, (max(seconds) - min(seconds)) / middle
+        seconds.append((synchronized_time(device) - began) / batch)
+    return middle(seconds)
+
+
+def middle(seconds: Sequence[float]) -> tuple[float, float]:
+    """The median, and the range over it."""
+    return median(seconds), (max(seconds) - min(seconds)) / median(seconds)
 
 
 def seconds_an_image(pipe: Pipeline, works: Sequence[Work], batches: int = 2) -> dict[str, float]:

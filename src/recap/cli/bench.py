@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from recap.bench.measure import BenchRow, ceiling, compared, machine, measure, times
+from recap.bench.measure import BenchRow, ceiling, compared, in_turn, machine, measure, times
 from recap.bench.schedules import LISTS, PAPER_MODELS, checked, listed
 from recap.cli.options import DTYPES, add_batch, add_model, check_device, default_model, pipeline_of
 from recap.core.options import USUAL, SamplingOptions, guidance_scale
@@ -99,19 +99,22 @@ def measured(
 ) -> list[BenchRow]:
     """The rows of a model, in the order in which the arguments name them."""
     rows = []
-    repeated = {"warmup": args.warmup, "repeat": args.repeat, "seed": args.seed}
+    repeated = {"warmup": args.warmup, "repeat": 1 if args.device == "cpu" else args.repeat, "seed": args.seed}
     for dtype in dict.fromkeys(args.dtype):
         one = {"model": model, "dtype": dtype, "engine": "eager"}
         pipe, shown = pipeline_of(argparse.Namespace(**vars(args) | one))
         pipe.options = options
         for engine in dict.fromkeys(default_engine(args.device) if name == "auto" else name for name in args.engine):
             for batch in dict.fromkeys(args.batch):
+                own = []
                 for schedule in schedules:
                     bar.set_description(f"{shown} {schedule}, batch {batch}, {engine}, {dtype}")
                     whole, limit = pipe.schedule(schedule), args.cache_limit
                     size = choose_batch(pipe, whole, batch, MAX_BATCH, cache_limit=limit, decoded=False)
-                    rows.append(measure(pipe, schedule, size, model=shown, engine=engine, **repeated))
+                    own.append(measure(pipe, schedule, size, model=shown, engine=engine, **repeated))
                     bar.update()
+                # a card is ours alone, the cores of a machine are not
+                rows += in_turn(pipe, own, args.repeat, args.seed) if args.device == "cpu" else own
     return rows
 
 

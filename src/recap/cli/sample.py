@@ -9,14 +9,12 @@ recap sample ...` several share the work. A run that was stopped goes on when th
 from __future__ import annotations
 
 import argparse
-import time
 
-from PIL import Image
-
+from recap.bench.pairs import Pairs
 from recap.cli.options import add_batch, add_labels, add_model, add_running, add_sampling, labels_of, pipeline_of
 from recap.core.options import SamplingOptions
-from recap.pipelines.output import collect
 from recap.planning.memory import choose_batch
+from recap.runs.draw import draw
 from recap.runs.files import atomic_write, write_json
 from recap.runs.folder import ImageFolder
 from recap.runs.ranks import Ranks
@@ -58,17 +56,17 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--compare has nothing to compare: {schedule} evaluations are plain decoding; add --local")
     known = identity(pipe, works)
     folder = ImageFolder(args.out, num, known)
-    others, plain_seconds = list[Image.Image](), 0.0
+    pairs = Pairs({})
     if args.compare:
         plain = pipe.works(labels, num if labels is None else None, pipe.options_for(options).plain(), seed=args.seed)
-        short = pipe.works(labels and labels[:1], 1, "2+1", seed=args.seed)
-        collect(pipe, short, "pil")  # nothing that is measured pays for set-up
-        began = time.perf_counter()
-        others = collect(pipe, plain, "pil").images
-        plain_seconds = time.perf_counter() - began
+        pairs = Pairs({work.index: work for work in plain})
+        list(draw(pipe, pipe.works(labels and labels[:1], 1, "2+1", seed=args.seed)))  # no pair pays for set-up
+    draw_by = pairs.draw if args.compare else draw
     name = f"{'reused' if schedule.local else 'plain'} {schedule}"
     with preview(args.preview and ranks.first, pipe, num, name, names) as observer:
-        report = sample_all(pipe, works, folder, ranks, overwrite=args.overwrite, name=name, observer=observer)
+        report = sample_all(
+            pipe, works, folder, ranks, overwrite=args.overwrite, name=name, observer=observer, draw_by=draw_by
+        )
     if report is None:
         return 0  # the first process says it all
     images, target = folder.shown(), folder.path
@@ -81,18 +79,20 @@ def run(args: argparse.Namespace) -> int:
     if not report.made:
         print(f"{shown}: all {num} images were there -> {target}")
         return 0
-    said = record(pipe, shown, works, report.seconds, known) | {"made": report.made, "processes": ranks.world}
+    taken = pairs.total("reused") if args.compare else report.seconds
+    said = record(pipe, shown, works, taken, known) | {"made": report.made, "processes": ranks.world}
     rest = "" if report.made == num else f", {report.made} of them now"
-    seconds = f"{report.seconds / ranks.world:.2f} s"
+    seconds = f"{taken / ranks.world:.2f} s"
     print(f"{shown}: {num} image{'s' * (num > 1)} with {schedule} evaluations{rest} in {seconds} -> {target}")
-    if others and images:
-        steps, faster, target = len(schedule.steps), plain_seconds / report.seconds, folder.path / "compare.png"
-        gain = f"{faster:.2f}x faster" if faster >= 1 else f"{1 / faster:.2f}x slower"
-        before = f"plain {steps} steps: {plain_seconds:.1f} s"
-        after = f"reused {schedule}: {report.seconds:.1f} s, {gain}"
+    if args.compare:
+        steps, plain_seconds, target = len(schedule.steps), pairs.total("plain"), folder.path / "compare.png"
+        gain = f", {pairs.speedup.factor}" if pairs.speedup.clear else ""
+        titles = {"plain": f"plain {steps} steps: {plain_seconds:.1f} s"}
+        titles["reused"] = f"reused {schedule}: {taken:.1f} s{gain}"
+        rows = {titles[way]: list(made.values()) for way, made in pairs.images.items()}
         with atomic_write(target) as file:
-            comparison({before: others, after: images}, names).save(file, "PNG")
-        print(f"plain decoding in as many steps took {plain_seconds:.2f} s: reuse is {gain} -> {target}")
-        said["compare"] = {"full": steps, "seconds": plain_seconds, "speedup": faster}
+            comparison(rows, names and [names[index] for index in pairs.images["plain"]]).save(file, "PNG")
+        print(f"plain decoding in as many steps took {plain_seconds:.2f} s: reuse is {pairs.speedup} -> {target}")
+        said["compare"] = {"full": steps, "seconds": plain_seconds, "speedup": pairs.speedup.json()}
     write_json(folder.path / "run.json", said)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recap.core.canvas import Canvas
@@ -17,6 +17,7 @@ from recap.view.progress import tqdm
 if TYPE_CHECKING:
     from recap.pipelines import Pipeline
 
+DrawBy = Callable[["Pipeline", Sequence[Work], StepObserver | None], Iterator[Done | Failed]]
 PATIENCE = 10.0  # seconds for processes whose launcher was killed to notice it
 MAX_FAILED = 8  # images with NaN or inf after which a model is not tried further
 
@@ -62,6 +63,7 @@ def sample_all(
     overwrite: bool = False,
     name: str = "",
     observer: StepObserver | None = None,
+    draw_by: DrawBy = draw,
 ) -> RunSummary | None:
     """Make what the folder lacks. The first process returns a report once all is there, the others nothing.
 
@@ -79,7 +81,7 @@ def sample_all(
             folder.take(shared=True)
             with tqdm(total=total, desc=name, unit="step", disable=hidden) as bar:
                 progress = Progress(bar, queue, observer, len(works))
-                seconds = make(pipe, works, folder, progress)
+                seconds = make(pipe, works, folder, progress, draw_by)
                 ranks.put(f"took/{ranks.rank}", seconds)
                 ranks.add("left")
                 if not ranks.first:
@@ -103,7 +105,7 @@ def sample_all(
         folder.release()
 
 
-def make(pipe: Pipeline, works: Sequence[Work], folder: RunFolder, progress: Progress) -> float:
+def make(pipe: Pipeline, works: Sequence[Work], folder: RunFolder, progress: Progress, draw_by: DrawBy) -> float:
     """Make images for as long as there are any to do, and keep each batch; the seconds that drawing took."""
     ranks, seconds = progress.queue.ranks, 0.0
     for numbers in progress.queue.chunks():
@@ -111,7 +113,7 @@ def make(pipe: Pipeline, works: Sequence[Work], folder: RunFolder, progress: Pro
         if ranks.add("failed", 0) >= MAX_FAILED:
             continue
         began = time.perf_counter()
-        results = list(draw(pipe, [works[number] for number in numbers], progress))
+        results = list(draw_by(pipe, [works[number] for number in numbers], progress))
         seconds += time.perf_counter() - began
         folder.write([result for result in results if isinstance(result, Done)])
         for result in results:
