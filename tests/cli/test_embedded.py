@@ -77,13 +77,36 @@ def test_comparison_is_drawn_and_measured(name: str, home: Path, capsys: Capture
     other = run["compare"]
     assert other["full"] == run["full"] + run["local"]
     assert len(other["speedup"]["pairs"]) == 2
-    assert other["speedup"].get("median", 1.0) > 0 < other["speedup"]["processor"]
+    assert other["speedup"]["processor"] > 0
     with Image.open("both/compare.png") as sheet, Image.open("both/000001.png") as image:
         large = image.resize((256, 256), Image.Resampling.LANCZOS)
         top = sheet.height - 28 - 256 - (0 if name == "flowers-mage" else 36)
         assert sheet.crop((28 + 266, top, 28 + 266 + 256, top + 256)).tobytes() == large.tobytes()
     sample("--model", name, "--num", "2", "--out", "alone")
     assert Path("alone/grid.png").read_bytes() == Path("both/grid.png").read_bytes()
+
+
+def test_a_complete_comparison_says_what_it_measured_and_draws_nothing(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["sample", "--num", "2", "--compare", "--out", "both"]
+    assert main(line) == 0
+    measured = capsys.readouterr().out.partition("reuse is ")[2].partition(" ->")[0]
+    assert "over 2 pairs" in measured
+
+    def unwanted(*args: object) -> None:
+        raise AssertionError("something was drawn")
+
+    monkeypatch.setattr("recap.runs.draw.begin", unwanted)
+    assert main(line) == 0
+    assert f"nothing measured; when the images were drawn, reuse was {measured}" in capsys.readouterr().out
+    for damaged in ({}, {"compare": {"speedup": {"pairs": [], "processor": 1}}}, {"compare": {"speedup": 1.4}}):
+        Path("both/run.json").write_text(json.dumps(damaged))
+        assert main(line) == 0
+        assert "nothing measured; --overwrite draws and measures" in capsys.readouterr().out
+    assert main([*line, "--overwrite"]) > 0
+    assert "something was drawn" in capsys.readouterr().err
+    assert not Path("both/run.json").exists()  # it told of images that are gone
 
 
 def test_models_lists_embedded_ones_first(home: Path, capsys: Capture) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -16,6 +18,7 @@ from recap.runs.draw import StepObserver, draw, images_together
 from recap.runs.works import Done, Failed, Work
 from recap.view.sheet import MAX_COLUMNS
 
+WAYS = ("plain", "reused")
 MAX_SPREAD = 2.0  # between the largest and the smallest ratio of pairs, from which their median says nothing
 
 
@@ -34,11 +37,11 @@ class Speedup:
 
     def __str__(self) -> str:
         low, high, pairs = min(self.wall), max(self.wall), len(self.wall)
-        between = f"{low:.2f}x to {high:.2f}x over {pairs} pairs"
-        if not self.clear:
-            return f"not clear: {between}; the machine is busy, or the two are level"
+        between = f"{low:.2f}x to {high:.2f}x over {pairs} pairs" if pairs > 1 else "one pair"
         own = f"{median(self.processor):.2f}x in processor time"
-        return f"{self.factor} ({between}, {own})" if pairs > 1 else f"{self.factor} (one pair, {own})"
+        if not self.clear:
+            return f"not clear ({between}, {own}): the machine is busy, or the two are level"
+        return f"{self.factor} ({between}, {own})"
 
     @property
     def factor(self) -> str:
@@ -46,39 +49,80 @@ class Speedup:
         return f"{middle:.2f}x faster" if middle >= 1 else f"{1 / middle:.2f}x slower"
 
     def json(self) -> dict[str, Any]:
-        ratio = {"median": median(self.wall)} if self.clear else {}
-        return {**ratio, "pairs": list(self.wall), "processor": median(self.processor)}
+        return {
+            "median": median(self.wall) if self.clear else None,
+            "pairs": list(self.wall),
+            "processor": median(self.processor),
+        }
 
 
 @dataclass(slots=True)
+class Spent:
+    """What one way took in one pair, in seconds."""
+
+    wall: float = 0.0
+    processor: float = 0.0  # of all threads of this process
+
+
 class Pairs:
-    """Draws works with reuse, and for each of them the same image without, whichever comes first taking turns."""
+    """What several ways of drawing the same images take, pair by pair."""
 
-    plain: dict[int, Work]  # by the index of the image
-    images: dict[str, dict[int, Image.Image]] = field(default_factory=lambda: {"plain": {}, "reused": {}})
-    times: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: {"plain": [], "reused": []})
+    def __init__(self, clock: Callable[[], float], ways: Sequence[str] = WAYS) -> None:
+        """`clock` tells the time once all work is done."""
+        self.clock = clock
+        self.spent: dict[str, list[Spent]] = {way: [] for way in ways}
 
-    def draw(self, pipe: Pipeline, works: Sequence[Work], observer: StepObserver | None) -> Iterator[Done | Failed]:
-        """What `runs.draw` gives for the works; the first images of both ways are kept."""
-        size = images_together(pipe)
-        for first in range(0, len(works), size):
-            lot, made = works[first : first + size], dict[str, list[Done | Failed]]()
-            ways = {"plain": [self.plain[work.index] for work in lot], "reused": lot}
-            for way in sorted(ways, reverse=len(self.times["plain"]) % 2 == 1):
-                wall, processor = synchronized_time(pipe.device), time.process_time()
-                made[way] = list(draw(pipe, ways[way], observer if way == "reused" else None))
-                spent = time.process_time() - processor
-                self.times[way].append((synchronized_time(pipe.device) - wall, spent))
-                kept = self.images[way]
-                done = [result for result in made[way] if isinstance(result, Done)]
-                kept |= {result.work.index: result.image for result in done[: MAX_COLUMNS - len(kept)]}
-            yield from made["reused"]
+    def begin(self) -> list[str]:
+        """Open the next pair; the ways in their order, whichever comes first taking turns."""
+        for spent in self.spent.values():
+            spent.append(Spent())
+        ways = list(self.spent)
+        return ways if len(self.spent[ways[0]]) % 2 else ways[::-1]
 
-    def total(self, way: str) -> float:
-        return sum(wall for wall, _ in self.times[way])
+    @contextmanager
+    def timed(self, way: str) -> Iterator[None]:
+        """Count a `with` block for a way, in the pair that is open."""
+        spent, wall, processor = self.spent[way][-1], self.clock(), time.process_time()
+        yield
+        spent.processor += time.process_time() - processor
+        spent.wall += self.clock() - wall
+
+    def seconds(self, way: str) -> float:
+        """Wall seconds of a way, all pairs together."""
+        return sum(spent.wall for spent in self.spent[way])
 
     @property
     def speedup(self) -> Speedup:
-        pairs = zip(self.times["plain"], self.times["reused"], strict=True)
-        ratios = [(plain[0] / reused[0], plain[1] / reused[1]) for plain, reused in pairs]
-        return Speedup(*zip(*ratios, strict=True))
+        pairs = list(zip(self.spent["plain"], self.spent["reused"], strict=True))
+        wall = tuple(plain.wall / reused.wall for plain, reused in pairs)
+        return Speedup(wall, tuple(plain.processor / reused.processor for plain, reused in pairs))
+
+
+class DrawInTurn:
+    """Draws works with reuse, and for each of them the same image without."""
+
+    def __init__(self, pipe: Pipeline, plain: Sequence[Work], setup: Sequence[Work]) -> None:
+        """`setup` is drawn before the first pair, so that none pays for what is set up once."""
+        self.plain, self.setup = {work.index: work for work in plain}, setup
+        self.pairs = Pairs(partial(synchronized_time, pipe.device))
+        self.images: dict[str, dict[int, Image.Image]] = {way: {} for way in WAYS}  # the first ones, by their index
+
+    def __call__(
+        self, pipe: Pipeline, works: Sequence[Work], observer: StepObserver | None
+    ) -> Iterator[Done | Failed]:
+        """What `runs.draw` gives for the works."""
+        list(draw(pipe, self.setup))
+        self.setup, size = (), images_together(pipe)
+        for first in range(0, len(works), size):
+            lot, made = works[first : first + size], dict[str, list[Done | Failed]]()
+            asked = {"plain": [self.plain[work.index] for work in lot], "reused": lot}
+            for way in self.pairs.begin():
+                with self.pairs.timed(way):
+                    made[way] = list(draw(pipe, asked[way], observer if way == "reused" else None))
+                kept = self.images[way]
+                done = [result for result in made[way] if isinstance(result, Done)]
+                kept |= {result.work.index: result.image for result in done[: MAX_COLUMNS - len(kept)]}
+            for result in made["plain"]:
+                if isinstance(result, Failed):
+                    raise FloatingPointError(f"drawn plainly, {result}")
+            yield from made["reused"]

@@ -17,7 +17,7 @@ from recap.core.options import SamplingOptions
 from recap.pipelines.editing import starts_of
 from recap.planning.memory import choose_batch
 from recap.runs.files import atomic_write, write_json
-from recap.runs.folder import ImageFolder
+from recap.runs.folder import RECORD, ImageFolder
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity, record
 from recap.runs.sample import sample_all
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     drawn = tokens - schedule.known
     asked = {name: getattr(args, name) for name in ("image", "mask", "redraw", "keep", "strength", "fit", "paste")}
     said = record(pipe, shown, works, report.seconds, known) | {"edit": {**asked, "regenerated": drawn, "of": tokens}}
-    write_json(folder.path / "run.json", said)
+    write_json(folder.path / RECORD, said)
     fewer = ""
     if schedule.known and options.full is None:
         fewer = f" (in proportion to {pipe.schedule(options)} for all tokens)"

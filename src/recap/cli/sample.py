@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 
-from recap.bench.pairs import Pairs
+from recap.bench.pairs import DrawInTurn, Speedup
+from recap.checkpoints.safe_files import read_json
 from recap.cli.options import add_batch, add_labels, add_model, add_running, add_sampling, labels_of, pipeline_of
 from recap.core.options import SamplingOptions
 from recap.planning.memory import choose_batch
 from recap.runs.draw import draw
 from recap.runs.files import atomic_write, write_json
-from recap.runs.folder import ImageFolder
+from recap.runs.folder import RECORD, ImageFolder
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity, record
 from recap.runs.sample import sample_all
@@ -56,16 +57,14 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--compare has nothing to compare: {schedule} evaluations are plain decoding; add --local")
     known = identity(pipe, works)
     folder = ImageFolder(args.out, num, known)
-    pairs = Pairs({})
+    turns = None
     if args.compare:
         plain = pipe.works(labels, num if labels is None else None, pipe.options_for(options).plain(), seed=args.seed)
-        pairs = Pairs({work.index: work for work in plain})
-        list(draw(pipe, pipe.works(labels and labels[:1], 1, "2+1", seed=args.seed)))  # no pair pays for set-up
-    draw_by = pairs.draw if args.compare else draw
+        turns = DrawInTurn(pipe, plain, setup=pipe.works(labels and labels[:1], 1, "2+1", seed=args.seed))
     name = f"{'reused' if schedule.local else 'plain'} {schedule}"
     with preview(args.preview and ranks.first, pipe, num, name, names) as observer:
         report = sample_all(
-            pipe, works, folder, ranks, overwrite=args.overwrite, name=name, observer=observer, draw_by=draw_by
+            pipe, works, folder, ranks, overwrite=args.overwrite, name=name, observer=observer, draw_by=turns or draw
         )
     if report is None:
         return 0  # the first process says it all
@@ -78,21 +77,34 @@ def run(args: argparse.Namespace) -> int:
         target = folder.pack()
     if not report.made:
         print(f"{shown}: all {num} images were there -> {target}")
+        if args.compare:
+            print(f"nothing was drawn, and so nothing measured; {measured_before(folder)}")
         return 0
-    taken = pairs.total("reused") if args.compare else report.seconds
+    taken = turns.pairs.seconds("reused") if turns else report.seconds
     said = record(pipe, shown, works, taken, known) | {"made": report.made, "processes": ranks.world}
     rest = "" if report.made == num else f", {report.made} of them now"
     seconds = f"{taken / ranks.world:.2f} s"
     print(f"{shown}: {num} image{'s' * (num > 1)} with {schedule} evaluations{rest} in {seconds} -> {target}")
-    if args.compare:
-        steps, plain_seconds, target = len(schedule.steps), pairs.total("plain"), folder.path / "compare.png"
-        gain = f", {pairs.speedup.factor}" if pairs.speedup.clear else ""
+    if turns:
+        pairs, steps, target = turns.pairs, len(schedule.steps), folder.path / "compare.png"
+        plain_seconds, speedup = pairs.seconds("plain"), pairs.speedup
+        gain = f", {speedup.factor}" if speedup.clear else ""
         titles = {"plain": f"plain {steps} steps: {plain_seconds:.1f} s"}
         titles["reused"] = f"reused {schedule}: {taken:.1f} s{gain}"
-        rows = {titles[way]: list(made.values()) for way, made in pairs.images.items()}
+        rows = {titles[way]: list(made.values()) for way, made in turns.images.items()}
         with atomic_write(target) as file:
-            comparison(rows, names and [names[index] for index in pairs.images["plain"]]).save(file, "PNG")
-        print(f"plain decoding in as many steps took {plain_seconds:.2f} s: reuse is {pairs.speedup} -> {target}")
-        said["compare"] = {"full": steps, "seconds": plain_seconds, "speedup": pairs.speedup.json()}
-    write_json(folder.path / "run.json", said)
+            comparison(rows, names and [names[index] for index in turns.images["plain"]]).save(file, "PNG")
+        print(f"plain decoding in as many steps took {plain_seconds:.2f} s: reuse is {speedup} -> {target}")
+        said["compare"] = {"full": steps, "seconds": plain_seconds, "speedup": speedup.json()}
+    write_json(folder.path / RECORD, said)
     return 0
+
+
+def measured_before(folder: ImageFolder) -> str:
+    """What the record of a run that is complete says of its times."""
+    try:
+        speedup = read_json(folder.path / RECORD)["compare"]["speedup"]
+        said = Speedup(tuple(map(float, speedup["pairs"])), (float(speedup["processor"]),))
+        return f"when the images were drawn, reuse was {said}"
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):  # or by an earlier version, or damaged
+        return "--overwrite draws and measures all of them again"

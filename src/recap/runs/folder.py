@@ -29,7 +29,7 @@ from recap.view.progress import tqdm
 if sys.platform != "win32":  # which has no such locks; there nothing is locked
     import fcntl
 
-MANIFEST, SHARDS, LOCK = "manifest.json", "shards", ".lock"
+MANIFEST, RECORD, SHARDS, LOCK = "manifest.json", "run.json", "shards", ".lock"
 DRAFT = re.compile(r"\.[\w-]+\.(png|json|npz)\.\d+")
 MAX_SHOWN = 60  # characters of a setting that are still worth printing
 KEPT = 64  # images of a small run, which stay in memory for a sheet of all
@@ -212,6 +212,7 @@ class ImageFolder(RunFolder):
 
     def clear(self) -> None:
         shutil.rmtree(self.path / SHARDS, ignore_errors=True)
+        (self.path / RECORD).unlink(missing_ok=True)
         for path in self.path.glob("*.png"):
             if re.fullmatch(r"\d{6,}", path.stem):
                 path.unlink()
