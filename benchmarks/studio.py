@@ -66,7 +66,7 @@ async def measured(address: str, args: argparse.Namespace) -> dict[str, Any]:
         "cold_ms": 1000 * first(cold, "frame"),
         "warm_ms": [1000 * first(told, "frame") for told in warm],
         "run": {name: statistics.median(overhead(told)[name] for told in warm) for name in overhead(cold)},
-        "speedup": statistics.median(told[-1][1]["speedup"] for told in warm),
+        "speedup": statistics.median(ratio for told in warm for ratio in told[-1][1]["speedup"]["pairs"]),
         "two_visitors": {
             "told_ms": [1000 * told[0][0] for told in two],  # that it begins, or its place in the queue
             "first_frame_ms": [1000 * first(told, "frame") for told in two],

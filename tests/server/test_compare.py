@@ -10,10 +10,11 @@ from PIL import Image
 
 pytest.importorskip("fastapi", reason="fastapi is not installed; the extra demo brings it")
 
+from recap.bench.pairs import Pairs
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.models.adapter import ModelWrapper
-from recap.server.compare import SHARE, VariantRun, fair
+from recap.server.compare import SHARE, VariantRun, in_turn
 from recap.view.pace import DisplayBudget
 from tests.server.served import compared, few, pngs, served
 from tests.tiny import FAMILIES
@@ -42,9 +43,16 @@ def test_events_tell_the_whole_run(family: str) -> None:
         assert clocks == sorted(clocks)
         assert clocks[-1] == done["seconds"][name]
     assert done["event"] == "done"
-    assert done["speedup"] == pytest.approx(done["seconds"]["plain"] / done["seconds"]["reused"])
+    ends = {name: [event["seconds"] for event in middle if key(event) == (name, "image")] for name in done["seconds"]}
+    took = {name: np.diff(clock, prepend=0.0) for name, clock in ends.items()}
+    assert done["speedup"]["pairs"] == pytest.approx(took["plain"] / took["reused"])  # one for every image
+    assert done["speedup"]["processor"] > 0
     images = [[pixels(file) for file in pngs(middle, variant)] for variant in ("plain", "reused")]
     assert done["difference"] == pytest.approx([np.abs(one - two).mean() for one, two in zip(*images, strict=True)])
+
+
+def key(event: Any) -> tuple[str, str]:
+    return event["variant"], event["event"]
 
 
 def pixels(file: bytes) -> Any:
@@ -62,32 +70,42 @@ def test_one_variant_where_there_is_nothing_to_compare() -> None:
 
 
 class Runner:
-    """Stands for a variant whose sub-steps take these seconds."""
+    """Stands for a variant whose images take these seconds, sub-step by sub-step."""
 
-    def __init__(self, name: str, seconds: list[float]) -> None:
-        self.name, self.seconds = name, 0.0
-        self.steps = self._steps(seconds)
+    def __init__(self, name: str, images: list[list[float]], pairs: Pairs, time: list[float]) -> None:
+        self.name, self.images, self.pairs, self.time = name, images, pairs, time
 
-    def _steps(self, seconds: list[float]) -> Any:
+    def lots(self) -> Any:
+        return (self._steps(image, seconds) for image, seconds in enumerate(self.images))
+
+    def _steps(self, image: int, seconds: list[float]) -> Any:
         for each in seconds:
-            self.seconds += each
-            yield [{"variant": self.name, "seconds": self.seconds}]
+            with self.pairs.timed(self.name):
+                self.time[0] += each
+            yield [(image, self.name, each)]
 
 
-def test_the_clock_that_is_behind_goes_on() -> None:
+def test_images_are_drawn_in_pairs_and_the_clock_that_is_behind_goes_on() -> None:
     rng = random.Random(0)
     for _ in range(20):
-        runs: Any = [Runner(name, [rng.random() for _ in range(rng.randint(1, 12))]) for name in "ab"]
-        clocks, left = {"a": 0.0, "b": 0.0}, {run.name: 0 for run in runs}
-        events = list(fair(runs))
-        for event in events:
-            left[event["variant"]] += 1
-        for event in events:
-            other = "b" if event["variant"] == "a" else "a"
-            assert clocks[event["variant"]] <= clocks[other] or not left[other]
-            clocks[event["variant"]] = event["seconds"]
-            left[event["variant"]] -= 1
-        assert clocks == {run.name: run.seconds for run in runs}
+        time = [0.0]
+        pairs = Pairs(lambda time=time: time[0])  # type: ignore[misc]
+        images = {way: [[rng.random() for _ in range(rng.randint(1, 9))] for _ in range(3)] for way in pairs.spent}
+        runs: Any = [Runner(way, images[way], pairs, time) for way in images]
+        events: Any = list(in_turn(runs, pairs))
+        assert [image for image, _, _ in events] == sorted(image for image, _, _ in events)
+        for image in range(3):
+            clocks, left = dict.fromkeys(images, 0.0), {way: len(images[way][image]) for way in images}
+            mine = [event[1:] for event in events if event[0] == image]
+            assert mine[0][0] == ("plain", "reused")[image % 2]  # whichever comes first takes turns
+            for way, seconds in mine:
+                other = "reused" if way == "plain" else "plain"
+                assert clocks[way] <= clocks[other] or not left[other]
+                clocks[way] += seconds
+                left[way] -= 1
+            assert not any(left.values())
+            spent = {way: pairs.spent[way][image].wall for way in images}
+            assert spent == pytest.approx(clocks)
 
 
 class Slow(ModelWrapper):
@@ -124,8 +142,9 @@ def test_a_clock_counts_the_run_and_nothing_else(family: str) -> None:
     pipe.preview = taking(time, 5000, pipe.preview)
     works = pipe.works([1, 2], schedule="4+3", seed=0)
     clock = lambda: time[0]  # noqa: E731
-    run = VariantRun("reused", works, pipe, DisplayBudget(share=SHARE, clock=clock))
-    events = [event for several in run.steps for event in several]
+    pairs = Pairs(clock, ["reused"])
+    run = VariantRun("reused", works, pipe, pairs, DisplayBudget(share=SHARE, clock=clock))
+    events = list(in_turn([run], pairs))
     assert run.seconds == 2 * (7 + 10)
     assert [event["seconds"] for event in events if event["event"] == "image"] == [17, 34]
     assert [event["seconds"] for event in events if event["event"] == "frame"] == [*range(1, 8), *range(18, 25)]
@@ -141,11 +160,10 @@ def test_pictures_take_no_more_than_their_share(cost: float) -> None:
     pipe.preview = taking(time, cost, pipe.preview)
     works = pipe.works([1] * 8, schedule="8", seed=0)
     budget = DisplayBudget(share=SHARE, clock=lambda: time[0])
-    for events in VariantRun("plain", works, pipe, budget).steps:
-        shown += sum(event["event"] == "frame" and event["picture"] is not None for event in events)
+    pairs = Pairs(budget.clock, ["plain"])
+    for event in in_turn([VariantRun("plain", works, pipe, pairs, budget)], pairs):
+        shown += event["event"] == "frame" and event["picture"] is not None
         assert cost * shown <= SHARE * time[0] + cost
     assert shown >= min(8 * 7, max(1, int(8 * 8 * SHARE / cost) - 1))
-    unseen = [
-        event for events in VariantRun("plain", works, pipe, budget, watched=lambda: False).steps for event in events
-    ]
+    unseen = in_turn([VariantRun("plain", works, pipe, pairs, budget, watched=lambda: False)], pairs)
     assert all(event["picture"] is None for event in unseen if event["event"] == "frame")

@@ -63,7 +63,7 @@ def test_both_panes_end_in_the_files_of_the_command_line(
     expect(guest.view("generate").locator(".chips li")).to_have_text([re.compile("class 3"), re.compile("class 1")])
     guest.start()
     guest.finished()
-    expect(guest.view("generate").locator(".verdict strong")).to_have_text(re.compile(r"^\d+\.\d+\D$"))
+    expect(guest.view("generate").locator(".verdict")).to_contain_text("2 pairs")
     assert guest.sent()["labels"] == [3, 1]
     for pane, ticks in (("plain", ["full"] * 8), ("reused", ["full", "local"] * 3 + ["full"] * 2)):
         kinds = guest.view("generate").locator(f"[data-pane={pane}] .timeline .tick.done")
@@ -102,6 +102,36 @@ def test_what_is_shown_after_a_run(visit: Visit) -> None:
     stage.get_by_role("button", name="Replay").click()
     expect(stage.locator(".panes")).not_to_have_attribute("aria-busy", "true")
     until(lambda: np.array_equal(guest.pixels("plain"), plain))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "median", "figure", "words", "about"),
+    [
+        ([1.8], 1.8, "1.80x", "as fast: reused took", "One pair; 1.75x in processor time. Several images show"),
+        ([1.6, 2.0], 1.8, "1.80x", "as fast: reused took", "Median of 2 pairs, 1.60x to 2.00x; 1.75x in"),
+        ([0.9, 2.1], None, "", "No clear gain: reused took", "The 2 pairs go from 0.90x to 2.10x: the machine is"),
+    ],
+)
+def test_a_gain_is_said_as_far_as_pairs_allow_one(
+    visit: Visit, pairs: list[float], median: float | None, figure: str, words: str, about: str
+) -> None:
+    def measured(route: Any) -> None:
+        answer = route.fetch()
+        *lines, last = answer.text().splitlines()
+        done = json.loads(last) | {"speedup": {"median": median, "pairs": pairs, "processor": 1.75}}
+        route.fulfill(response=answer, body="\n".join([*lines, json.dumps(done)]) + "\n")
+
+    guest = visit()
+    guest.page.route("**/api/compare", measured)
+    guest.fill(model="quick", full=3, local=2, num=len(pairs))
+    guest.start()
+    guest.finished()
+    verdict = guest.view("generate").locator(".verdict")
+    figure, about = (re.sub(r"(\d)x", "\\1\N{MULTIPLICATION SIGN}", text) for text in (figure, about))
+    expect(verdict.locator("strong")).to_have_text(figure)
+    expect(verdict).to_contain_text(words)
+    expect(verdict).to_contain_text(about)
+    expect(guest.view("generate").locator(".status")).to_contain_text(figure or "no clear gain")
 
 
 def test_cancelling_and_leaving_make_room(visit: Visit) -> None:

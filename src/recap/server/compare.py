@@ -1,17 +1,17 @@
-"""Plain decoding and reuse beside each other in fair time: whichever clock is behind goes on."""
+"""Plain decoding and reuse beside each other, image by image: of a pair, whichever clock is behind goes on."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from recap.bench.pairs import Pairs
 from recap.bench.timing import synchronized_time
 from recap.pipelines import Pipeline
 from recap.runs.draw import begin, finish, images_together
@@ -68,11 +68,12 @@ class Comparison(PendingRequest):
 def compare(request: Comparison) -> Iterator[Event]:
     """Draw all variants and tell of every sub-step; the last event has the images and their record as an archive."""
     asked = request.asked
-    budget = DisplayBudget(share=SHARE, clock=partial(synchronized_time, asked.pipe.device))
+    clock = partial(synchronized_time, asked.pipe.device)
     variants = {"reused" if asked.works[0].schedule.local else "plain": asked.works}
     if request.both:
         variants = {"plain": asked.plain(), **variants}
-    runs = [VariantRun(name, works, asked.pipe, budget, request.watched) for name, works in variants.items()]
+    pairs, budget = Pairs(clock, list(variants)), DisplayBudget(share=SHARE, clock=clock)
+    runs = [VariantRun(name, works, asked.pipe, pairs, budget, request.watched) for name, works in variants.items()]
     started = {
         "model": asked.model,
         "images": len(asked.works),
@@ -84,11 +85,10 @@ def compare(request: Comparison) -> Iterator[Event]:
         "variants": [{"variant": run.name, **run.about()} for run in runs],
     }
     yield {"event": "started", **started}
-    yield from fair(runs)
-    seconds = {run.name: run.seconds for run in runs}
+    yield from in_turn(runs, pairs)
     done = {
-        "seconds": seconds,
-        "speedup": seconds["plain"] / seconds["reused"] if len(runs) > 1 else None,
+        "seconds": {name: pairs.seconds(name) for name in variants},
+        "speedup": pairs.speedup.json() if len(runs) > 1 else None,
         "difference": difference(*(run.pictures for run in runs)) if len(runs) > 1 else None,
         "commands": {run.name: record.command(asked, run.name) for run in runs},
     }
@@ -100,10 +100,9 @@ def compare(request: Comparison) -> Iterator[Event]:
 
 
 class VariantRun:
-    """One way of drawing the images, "plain" or "reused": its events sub-step by sub-step, and a clock of its own.
+    """One way of drawing the images, "plain" or "reused": its events sub-step by sub-step.
 
-    The clock counts evaluations, draws and the final decoding, but neither pictures of what is under way nor the
-    other variant.
+    What is timed are evaluations, draws and the final decoding, but not pictures of what is under way.
     """
 
     def __init__(
@@ -111,28 +110,36 @@ class VariantRun:
         name: str,
         works: Sequence[Work],
         pipe: Pipeline,
+        pairs: Pairs,
         budget: DisplayBudget,
         watched: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`budget` is the time for pictures while they are `watched`, and has the clock."""
-        self.name, self.works, self.pipe, self.budget, self.watched = name, works, pipe, budget, watched
+        """`budget` is the time for pictures while they are `watched`."""
+        self.name, self.works, self.pipe, self.pairs = name, works, pipe, pairs
+        self.budget, self.watched = budget, watched
         self.schedule = works[0].schedule
-        self.seconds = 0.0
         self.pictures: list[Image.Image] = []
-        size = images_together(pipe)  # of all other runs on this device
-        parts = ((works[first : first + size], first) for first in range(0, len(works), size))
-        self.steps = (events for lot, first in parts for events in self._batch(lot, first, size))
+
+    @property
+    def seconds(self) -> float:
+        """Its clock."""
+        return self.pairs.seconds(self.name)
+
+    def lots(self) -> Iterator[Iterator[list[Event]]]:
+        """The events of the images that are drawn together, lot by lot."""
+        size = images_together(self.pipe)  # of all other runs on this device
+        return (self._lot(self.works[at : at + size], at, size) for at in range(0, len(self.works), size))
 
     def about(self) -> dict[str, Any]:
         """Its sub-steps, with the evaluation that each draws from."""
         kinds = [kind for group in self.schedule for kind in ("full", *["local"] * group.local)]
         return {"evaluations": str(self.schedule), "kinds": kinds, "tokens": list(self.schedule.sizes)}
 
-    def _batch(self, works: Sequence[Work], first: int, size: int) -> Iterator[list[Event]]:
+    def _lot(self, works: Sequence[Work], first: int, size: int) -> Iterator[list[Event]]:
         """Images that are drawn together, the one at place `first` and those after it."""
         canvases = begin(self.pipe, works, size)
         for step in range(1, len(self.schedule.steps) + 1):
-            with self._timed():
+            with self.pairs.timed(self.name):
                 canvas = next(canvases)
             frame = frame_of(self.pipe, self.schedule, step, [canvas], [len(works)])
             yield [
@@ -153,7 +160,7 @@ class VariantRun:
                     zip(frame.states.tolist(), self._previews(frame), strict=True)
                 )
             ]
-        with self._timed():
+        with self.pairs.timed(self.name):
             results = finish(self.pipe, works, canvas.raster(), canvas.finite)
             pictures = [result.image for result in results if not isinstance(result, Failed)]
         for result in results:
@@ -165,12 +172,6 @@ class VariantRun:
             about | {"image": place, "picture": record.encoded(each)} for place, each in enumerate(pictures, first)
         ]
 
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        began = self.budget.clock()
-        yield
-        self.seconds += self.budget.clock() - began
-
     def _previews(self, frame: Frame) -> Sequence[bytes | None]:
         """A small file for each image of a frame, or nothing where finished ones follow or it would take too long."""
         if frame.last or not (frame.finite.all() and self.watched() and self.budget.due()):
@@ -179,16 +180,18 @@ class VariantRun:
             return [record.encoded(each, "WEBP", quality=QUALITY, method=0) for each in frame.images]
 
 
-def fair(runs: Sequence[VariantRun]) -> Iterator[Event]:
-    """The events of all runs until the last has finished; the one whose clock is behind goes on."""
-    running = list(runs)
-    while running:
-        run = min(running, key=lambda run: run.seconds)
-        events = next(run.steps, None)
-        if events is None:
-            running.remove(run)
-        else:
-            yield from events
+def in_turn(runs: Sequence[VariantRun], pairs: Pairs) -> Iterator[Event]:
+    """The events of all runs, pair by pair; within one the run whose clock is behind goes on."""
+    for lots in zip(*(run.lots() for run in runs), strict=True):
+        lot = {run.name: events for run, events in zip(runs, lots, strict=True)}
+        racing = pairs.begin()
+        while racing:
+            name = min(racing, key=lambda name: pairs.spent[name][-1].wall)
+            events = next(lot[name], None)
+            if events is None:
+                racing.remove(name)
+            else:
+                yield from events
 
 
 def difference(plain: Sequence[Image.Image], reused: Sequence[Image.Image]) -> list[float]:

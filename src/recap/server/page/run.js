@@ -1,7 +1,7 @@
 // A run from the button to the last event: queued, started, watched, ended or cancelled.
 
 import { events, stopped } from "./api.js";
-import { plural, seconds, times } from "./format.js";
+import { gained, plural, seconds } from "./format.js";
 
 export class Run {
   /** `request` gives the body, or throws what stands in the way; `finished` is told the last event. */
@@ -66,8 +66,10 @@ export class Run {
       await this.stage.final(event);
     } else if (event.event === "done") {
       this.rest();
+      const { figure, words, about } = event.speedup ? gained(event.speedup) : {};
+      const gain = figure ? `reused was ${figure} ${words}` : words;
       const all = Object.values(event.seconds);
-      this.controls.status(event.speedup ? `Finished: reused was ${times(event.speedup)} as fast.` : `Finished in ${seconds(all[0])}.`);
+      this.controls.status(gain ? `Finished: ${gain}. ${about}` : `Finished in ${seconds(all[0])}.`);
       this.finished(event);
       await this.stage.finish(event);
     }

@@ -2,7 +2,7 @@
 
 import { Compare } from "./compare.js";
 import { calm, make, parts, stamp } from "./dom.js";
-import { seconds, times } from "./format.js";
+import { capital, gained, seconds } from "./format.js";
 import { Pane } from "./pane.js";
 import { Keep } from "./keep.js";
 import { kinds } from "./schedule.js";
@@ -31,8 +31,9 @@ export class Stage {
     for (const pane of this.panes.values()) for (const tile of pane.tiles) tile.paint();
   }
 
-  /** The line above the panes: a figure if there is one, and words. */
-  tell(figure, words) {
+  /** The line above the panes: a figure if there is one, words, and small print. */
+  tell(figure, words, about = "") {
+    this.part("verdict-about").textContent = about;
     this.part("verdict-number").textContent = figure ?? "";
     this.part("verdict-text").textContent = words;
     this.part("verdict").classList.toggle("done", figure !== null);
@@ -96,7 +97,12 @@ export class Stage {
     const [plain, reused] = ["plain", "reused"].map((name) => this.panes.get(name));
     const spent = event.seconds;
     const both = plain && reused && event.speedup;
-    if (both) this.tell(times(event.speedup), `as fast: reused took ${seconds(spent.reused)}, plain ${seconds(spent.plain)}`);
+    if (both) {
+      const { figure, words, about } = gained(event.speedup);
+      const more = this.run.images === 1 ? " Several images show how much it varies." : "";
+      const took = `reused took ${seconds(spent.reused)}, plain ${seconds(spent.plain)}`;
+      this.tell(figure, `${figure ? words : capital(words)}: ${took}`, about + more);
+    }
     else this.tell(seconds(Object.values(spent)[0]), `for ${this.run.images === 1 ? "the image" : `${this.run.images} images`}`);
     this.part("replay").hidden = this.part("after").hidden = false;
     this.part("compare").hidden = !both;
