@@ -1,7 +1,7 @@
 """What the engine for CPUs gains, in runs that take turns: against an earlier checkout, torch and the official code.
 
     python benchmarks/cpu.py --before ../earlier --json docs/performance/cpu.json
-    RECAP_OTHERS=others python benchmarks/cpu.py --only official      # a folder with the official repositories
+    RECAP_OTHERS=others python benchmarks/cpu.py --only official      # the folder is that of benchmarks/plug.py
 
 Every figure is the median of ratios of runs side by side, with their range. `--before` is a checkout of the version
 to compare with; it runs in a process of its own, which waits while the other one works.
@@ -39,6 +39,7 @@ from recap.runs.files import write_json
 
 ROOT = Path(__file__).parents[1]
 MODELS = ("flowers-maskgit", "flowers-mage", "flowers-mar")
+OFFICIAL = ("mage", "mar", "nat")  # MAGE-B, MAR-B and AutoNAT-L
 WORKER = """
 import sys, time, recap
 pipe = recap.load(sys.argv[1])
@@ -223,14 +224,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     if args.before is not None:
         parts["before"] = lambda: {name: plain_steps(args.before, name, args.repeat) for name in MODELS}
-    if "RECAP_OTHERS" in os.environ:
-        parts["official"] = lambda: {item: official(item, args.repeat) for item in ("mage", "mar")}
+    others = Path(os.environ.get("RECAP_OTHERS", "others"))
+    if found := [item for item in OFFICIAL if (others / item).is_dir()]:
+        parts["official"] = lambda: {item: official(item, args.repeat) for item in found}
     result: dict[str, Any] = {"machine": machine("cpu")}
     if args.json and args.json.exists():
         result = json.loads(args.json.read_text()) | result
     for part in args.only or parts:
         if part not in parts:
-            raise SystemExit(f"{part} needs --before or RECAP_OTHERS; see --help")
+            needs = "--before" if part == "before" else f"{', '.join(OFFICIAL)} in {others} (RECAP_OTHERS)"
+            raise SystemExit(f"{part} needs {needs}; see --help")
         result[part] = parts[part]()
         print(json.dumps({part: result[part]}, indent=1), flush=True)
         if args.json:

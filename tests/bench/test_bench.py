@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 from recap import Pipeline
 from recap.bench import measure as module
 from recap.bench import timing
-from recap.bench.measure import BenchRow, ceiling, compared, measure, times, works_of
+from recap.bench.measure import BenchRow, ceiling, compared, in_turn, measure, times, works_of
+from recap.bench.pairs import Speedup
 from recap.bench.schedules import LISTS, PAPER_MODELS, listed
 from recap.bench.timing import PHASES, TimedPipeline, generate, seconds_an_image, time_callable
 from recap.cli import bench as command
@@ -32,7 +34,7 @@ Capture = pytest.CaptureFixture[str]
 KEYS = {
     *("model", "full", "local", "schedule", "batch", "engine", "dtype", "device", "seconds_per_image", "split"),
     *("clocked_seconds", "spread", "setup_seconds", "calls", "ms_full", "ms_local", "tflops", "share_of_ceiling"),
-    *("peak_bytes", "against_plain"),
+    *("peak_bytes", "against_plain", "runs"),
 }
 QUICK = ("--warmup", "0", "--repeat", "2")
 TWO = cosine(16, full=3, local=1)
@@ -113,7 +115,10 @@ def test_rows_say_what_was_measured(family: str, capsys: Capture, tmp_path: Path
         assert min(split["full"], split["head"], split["selection"], split["tokenizer"]) > 0
         assert (split["local"] > 0) == bool(row["ms_local"]) == bool(local)
         assert row["peak_bytes"] is None
-    assert [row["against_plain"] is None for row in rows] == [True, False, True, False]
+    for plain, reused in (rows[:2], rows[2:]):
+        ratios = tuple(a / b for a, b in zip(plain["runs"], reused["runs"], strict=True))
+        assert (plain["against_plain"], reused["against_plain"]) == (None, Speedup(ratios).median)
+        assert len(ratios) == 2
     head, *body = [line for line in lines if line.startswith(("schedule", "8", "6+2"))]
     assert lines[0].startswith(name)
     assert len(body) == 4
@@ -246,7 +251,8 @@ def test_a_batch_is_computed_together_also_on_the_cpu() -> None:
 
 def test_gain_is_over_a_row_that_differs_in_nothing_else() -> None:
     def row(schedule: Schedule, seconds: float | None, engine: str = "eager", batch: int = 1) -> BenchRow:
-        return BenchRow("m", schedule, str(schedule), batch, engine, "float32", "cpu", seconds_per_image=seconds)
+        runs = (seconds, seconds * 1.1) if seconds else ()
+        return BenchRow("m", schedule, str(schedule), batch, engine, "float32", "cpu", runs)
 
     reused = cosine(16, full=6, local=2)
     others = [
@@ -258,14 +264,29 @@ def test_gain_is_over_a_row_that_differs_in_nothing_else() -> None:
         row(cosine(16, full=8), None),
     ]
     assert compared([*others, row(reused, 2.0)])[-1].against_plain is None
-    assert compared([*others, row(cosine(16, full=8), 3.0), row(reused, 2.0)])[-1].against_plain == 1.5
+    assert compared([*others, row(cosine(16, full=8), 3.0), row(reused, 2.0)])[-1].against_plain == pytest.approx(1.5)
     assert compared([row(cosine(16, full=8), 3.0), row(reused, None)])[-1].against_plain is None
+    busy = replace(row(reused, 2.0), runs=(2.0, 3.4))  # once quicker than plain decoding, once slower
+    assert compared([row(cosine(16, full=8), 3.0), busy])[-1].against_plain is None
     assert [times(factor) for factor in (1.4, 0.999, None)] == ["1.40x", "1.00x", ""]
+
+
+def test_rows_of_a_table_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that becomes slower and quicker again is so for all of them."""
+    clock, seconds = Clock(monkeypatch), iter([4.0, 2.0, 10.0, 5.0, 8.0, 4.0])
+    pipe, schedules = clock.pipeline(), (cosine(16, full=8), cosine(16, full=6, local=2))
+    rows = [measure(pipe, schedule, 1, repeat=1) for schedule in schedules]
+    failed = replace(rows[1], runs=(), error="out of memory")
+    monkeypatch.setattr(module, "generate", lambda pipe, works: clock.wait(next(seconds)))
+    plain, none, reused = in_turn(pipe, [rows[0], failed, rows[1]], repeat=3)
+    assert (plain.runs, none.runs, reused.runs) == ((4.0, 10.0, 8.0), (), (2.0, 5.0, 4.0))
+    assert (plain.seconds_per_image, plain.spread, reused.seconds_per_image) == (8.0, 0.75, 4.0)
+    assert compared([plain, none, reused])[-1].against_plain == 2.0
 
 
 def test_any_call_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, seconds = Clock(monkeypatch), iter([99.0, 99.0, 4.0, 10.0, 8.0])  # two that do not count
-    assert time_callable(lambda: clock.wait(next(seconds)), batch=2, device="cpu", warmup=2) == (4.0, 0.75)
+    assert time_callable(lambda: clock.wait(next(seconds)), batch=2, device="cpu", warmup=2) == [2.0, 5.0, 4.0]
     with pytest.raises(ValueError, match="batch is 0"):
         time_callable(lambda: None, batch=0, device="cpu")
 

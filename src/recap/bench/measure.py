@@ -7,11 +7,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from statistics import median
 from typing import Any
 
 import torch
 
-from recap.bench.timing import TimedPipeline, generate, middle, synchronized_time, time_callable
+from recap.bench.pairs import Speedup
+from recap.bench.timing import TimedPipeline, generate, synchronized_time, time_callable
 from recap.core.costs import run_cost
 from recap.core.memory import is_out_of_memory, release
 from recap.core.schedule import Schedule
@@ -30,9 +32,9 @@ TOKENIZER_BATCH = 32  # images that the tokenizer decodes at a time
 class BenchRow:
     """One measurement. Seconds are for one image; `split` and the milliseconds are of a run with clocks around parts.
 
-    `schedule` is what was asked for and `steps` what it means. `spread` is the range of the runs over their median,
-    `clocked_seconds` all of the run with clocks, without the tokenizer. Operations are counted by formula
-    (`recap.core.costs`). A row that found no memory has only `error`.
+    `schedule` is what was asked for and `steps` what it means. `seconds_per_image` is the median of the `runs`,
+    `spread` their range over it, `clocked_seconds` all of the run with clocks, without the tokenizer. Operations are
+    counted by formula (`recap.core.costs`). A row that found no memory has only `error`.
     """
 
     model: str
@@ -42,6 +44,7 @@ class BenchRow:
     engine: str
     dtype: str
     device: str
+    runs: tuple[float, ...] = ()
     seconds_per_image: float | None = None
     split: dict[str, float] = field(default_factory=dict)
     clocked_seconds: float | None = None
@@ -106,9 +109,7 @@ def _measured(pipe: Pipeline, works: Sequence[Work], row: BenchRow, warmup: int,
     for _ in range(max(warmup, WARM_RUNS[row.engine])):
         generate(pipe, works)
     setup = synchronized_time(device) - began
-    seconds, spread = time_callable(
-        lambda: generate(pipe, works), batch=batch, device=device, warmup=0, repeat=repeat
-    )
+    runs = time_callable(lambda: generate(pipe, works), batch=batch, device=device, warmup=0, repeat=repeat)
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
     clocked = TimedPipeline(pipe)
@@ -121,7 +122,7 @@ def _measured(pipe: Pipeline, works: Sequence[Work], row: BenchRow, warmup: int,
             clocked.decode(part, "pt")
     parts = PARTS if pipe.tokenizer is not None else PARTS[:-1]
     return replace(
-        with_seconds(pipe, row, seconds, spread),
+        with_runs(pipe, row, runs),
         split={part: watch.seconds[part] / batch for part in parts},
         clocked_seconds=watch.seconds["total"] / batch,
         setup_seconds=setup,
@@ -132,11 +133,18 @@ def _measured(pipe: Pipeline, works: Sequence[Work], row: BenchRow, warmup: int,
     )
 
 
-def with_seconds(pipe: Pipeline, row: BenchRow, seconds: float, spread: float) -> BenchRow:
-    """The row with its median seconds an image, and all that follows from them."""
+def with_runs(pipe: Pipeline, row: BenchRow, runs: Sequence[float]) -> BenchRow:
+    """The row with the seconds an image of its runs, and all that follows from them."""
+    seconds = median(runs)
     tflops = run_cost(pipe.model.config, row.steps).total / seconds / 1e12
-    share = tflops / ceiling(pipe.device, pipe.model.dtype)
-    return replace(row, seconds_per_image=seconds, spread=spread, tflops=tflops, share_of_ceiling=share)
+    return replace(
+        row,
+        runs=tuple(runs),
+        seconds_per_image=seconds,
+        spread=(max(runs) - min(runs)) / seconds,
+        tflops=tflops,
+        share_of_ceiling=tflops / ceiling(pipe.device, pipe.model.dtype),
+    )
 
 
 def in_turn(pipe: Pipeline, rows: Sequence[BenchRow], repeat: int, seed: int = 0) -> list[BenchRow]:
@@ -150,10 +158,7 @@ def in_turn(pipe: Pipeline, rows: Sequence[BenchRow], repeat: int, seed: int = 0
                 began = synchronized_time(pipe.device)
                 generate(pipe, own)
                 seconds.append((synchronized_time(pipe.device) - began) / row.batch)
-    return [
-        with_seconds(pipe, row, *middle(seconds)) if seconds else row
-        for row, seconds in zip(rows, taken, strict=True)
-    ]
+    return [with_runs(pipe, row, runs) if runs else row for row, runs in zip(rows, taken, strict=True)]
 
 
 def works_of(pipe: Pipeline, schedule: Asked | None, batch: int, seed: int = 0) -> list[Work]:
@@ -184,12 +189,18 @@ def ceiling(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def compared(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """The rows, those with local evaluations with what they gain over a plain row that differs in nothing else."""
-    plain = {_kind(row): row.seconds_per_image for row in rows if not row.steps.local and row.seconds_per_image}
+    """The rows, those with local evaluations with what they gain over a plain row that differs in nothing else.
+
+    It is the median over the runs of both, and nothing where these do not agree.
+    """
+    plain = {_kind(row): row.runs for row in rows if not row.steps.local and row.runs}
+
+    def gain(row: BenchRow) -> float | None:
+        ratios = tuple(other / own for other, own in zip(plain[_kind(row)], row.runs, strict=False))
+        return Speedup(ratios).median
+
     return [
-        replace(row, against_plain=plain[_kind(row)] / row.seconds_per_image)
-        if row.steps.local and row.seconds_per_image and _kind(row) in plain
-        else row
+        replace(row, against_plain=gain(row)) if row.steps.local and row.runs and _kind(row) in plain else row
         for row in rows
     ]
 

@@ -27,13 +27,18 @@ class Speedup:
     """How many times as fast one way was as the other: the ratio of every pair, in wall and in processor time."""
 
     wall: tuple[float, ...]
-    processor: tuple[float, ...]
+    processor: tuple[float, ...] = ()
 
     @property
     def clear(self) -> bool:
         """Whether the pairs agree well enough for one number to stand for them."""
         low, high = min(self.wall), max(self.wall)
         return high / low <= MAX_SPREAD and not low < 1 < high
+
+    @property
+    def median(self) -> float | None:
+        """That number, where there is one."""
+        return median(self.wall) if self.clear else None
 
     def __str__(self) -> str:
         low, high, pairs = min(self.wall), max(self.wall), len(self.wall)
@@ -49,11 +54,7 @@ class Speedup:
         return f"{middle:.2f}x faster" if middle >= 1 else f"{1 / middle:.2f}x slower"
 
     def json(self) -> dict[str, Any]:
-        return {
-            "median": median(self.wall) if self.clear else None,
-            "pairs": list(self.wall),
-            "processor": median(self.processor),
-        }
+        return {"median": self.median, "pairs": list(self.wall), "processor": median(self.processor)}
 
 
 @dataclass(slots=True)

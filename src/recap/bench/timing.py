@@ -114,8 +114,8 @@ def generate(pipe: Pipeline, works: Sequence[Work]) -> Tensor:
 
 def time_callable(
     call: Callable[[], Any], *, batch: int, device: torch.device | str, warmup: int = 1, repeat: int = 3
-) -> tuple[float, float]:
-    """Median seconds an image of a call that generates `batch` of them, and the range of the runs over it.
+) -> list[float]:
+    """Seconds an image of every run of a call that generates `batch` of them.
 
     Any call will do, also one of other code: it is timed as a whole, and waits for the device only at both ends.
     """
@@ -129,12 +129,7 @@ def time_callable(
         began = synchronized_time(device)
         call()
         seconds.append((synchronized_time(device) - began) / batch)
-    return middle(seconds)
-
-
-def middle(seconds: Sequence[float]) -> tuple[float, float]:
-    """The median, and the range over it."""
-    return median(seconds), (max(seconds) - min(seconds)) / median(seconds)
+    return seconds
 
 
 def seconds_an_image(pipe: Pipeline, works: Sequence[Work], batches: int = 2) -> dict[str, float]:
@@ -143,7 +138,7 @@ def seconds_an_image(pipe: Pipeline, works: Sequence[Work], batches: int = 2) ->
     The phases have a run of their own, because clocks around every part make a device wait for each of them.
     """
     works, clocked = works[: pipe.batch_size], TimedPipeline(pipe)
-    whole, _ = time_callable(
+    runs = time_callable(
         lambda: pipe.decode(generate(pipe, works), "pt"),
         batch=len(works),
         device=pipe.device,
@@ -151,4 +146,4 @@ def seconds_an_image(pipe: Pipeline, works: Sequence[Work], batches: int = 2) ->
         repeat=batches,
     )
     clocked.decode(generate(clocked, works), "pt")
-    return {phase: value / len(works) for phase, value in clocked.watch.seconds.items()} | {"total": whole}
+    return {phase: value / len(works) for phase, value in clocked.watch.seconds.items()} | {"total": median(runs)}

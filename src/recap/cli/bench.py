@@ -31,7 +31,8 @@ from recap.view.table import aligned
 
 NOTE = (
     "s/image is sampling alone; full, local, head and selection are shares of a run with clocks; tokenizer is in\n"
-    "s/image; gain is over plain decoding in as many sub-steps, share is of the fastest matrix product."
+    "s/image; gain is over plain decoding in as many sub-steps, where the runs agree on one; share is of the\n"
+    "fastest matrix product."
 )
 
 
