@@ -20,7 +20,7 @@ from torch import Tensor
 import recap
 from recap.bench.measure import machine
 from recap.core.canvas import Canvas, Draw
-from recap.core.noise import Noise, image_generators
+from recap.core.noise import Noise, Purpose, image_generators
 from recap.pipelines.pipeline import Pipeline
 from recap.runs.draw import begin
 from recap.runs.files import write_json
@@ -55,7 +55,7 @@ class Scene:
         canvas.commit(Draw(self.tokens[:, :half]))
         wanted = slice(half, half + 8)
         full = model.full(canvas, cache, wanted).float().clone()
-        noise = Noise(image_generators(1, range(self.batch)), pipe.device)
+        noise = Noise(image_generators(1, range(self.batch)), pipe.device).at(1, Purpose.VALUES, self.order[:, wanted])
         step = schedule.steps[-1]
         draw = model.head.draw(full.to(model.dtype), step, branches, noise).values.clone()
         canvas.commit(Draw(self.tokens[:, half : half + 4]))

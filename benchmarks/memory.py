@@ -24,7 +24,7 @@ import torch
 
 from recap.core.canvas import Canvas
 from recap.core.decode import grouped_decode
-from recap.core.noise import Noise, image_generators
+from recap.core.noise import Noise, Purpose, image_generators
 from recap.core.presets import MAR_GUIDANCE, mar
 from recap.core.schedule import Ramp, Schedule, from_counts
 from recap.core.selection import RandomOrder
@@ -78,10 +78,10 @@ def _one_step(adapter: Adapter, labels: torch.Tensor, schedule: Schedule, noise:
     """The last plain step alone: most tokens are known already, so that its encoder is at its longest."""
     canvas: Canvas = adapter.start(labels, noise.permutation(256), 2)
     canvas.decoded = schedule.sizes[0]
-    group = schedule.groups[1]
-    selector = RandomOrder()
-    features = adapter.full(canvas, None, selector.candidates(canvas, group))
-    canvas.commit(selector.rank(canvas, adapter.head, features, group, noise))
+    (step,) = schedule.groups[1].steps
+    wanted = slice(canvas.decoded, canvas.size)
+    numbers = noise.at(1, Purpose.VALUES, canvas.order[:, wanted])
+    canvas.commit(adapter.head.draw(adapter.full(canvas, None, wanted), step, 2, numbers))
 
 
 def peaks(args: argparse.Namespace) -> Iterator[int]:

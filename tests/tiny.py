@@ -10,7 +10,7 @@ from torch import Tensor
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw, Known
 from recap.core.decode import grouped_decode
-from recap.core.noise import Noise, image_generators
+from recap.core.noise import Noise, PositionNoise, Purpose, image_generators
 from recap.core.protocols import Selector
 from recap.core.schedule import Schedule
 from recap.models.adapter import Adapter, ModelWrapper
@@ -55,6 +55,12 @@ def labels(adapter: Adapter, batch: int) -> Tensor | None:
 
 def noise(batch: int, seed: int = 0, first: int = 0) -> Noise:
     return Noise(image_generators(seed, range(first, first + batch)), "cpu")
+
+
+def numbers(batch: int, count: int, seed: int = 0, device: str = "cpu") -> PositionNoise:
+    """The numbers of the first `count` positions in a draw."""
+    positions = torch.arange(count, device=device).repeat(batch, 1)
+    return Noise(image_generators(seed, range(batch)), device).at(1, Purpose.VALUES, positions)
 
 
 def canvas(adapter: Adapter, batch: int = 2, branches: int | None = None, seed: int = 0) -> Canvas:

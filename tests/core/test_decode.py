@@ -1,5 +1,6 @@
 """Runs of the one loop: any schedule, any share of known tokens, every family."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Known, take
 from recap.core.costs import run_cost
 from recap.core.decode import check_fit, grouped_decode
+from recap.core.heads import CategoricalHead
 from recap.core.noise import Noise
-from recap.core.schedule import Ramp, Schedule, cosine, from_counts, power
-from recap.core.selection import ConfidenceOrder, RandomOrder
+from recap.core.protocols import Selector
+from recap.core.schedule import Group, Ramp, Schedule, cosine, from_counts, power
+from recap.core.selection import BlockOrder, ConfidenceOrder, InformedOrder, RandomOrder
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.verification.verifier import distance
 from tests import tiny
@@ -43,7 +46,19 @@ def schedules(draw: Any, tokens: int, guided: bool, local: bool = True) -> Sched
         choice_temperature=draw(st.sampled_from([0.0, 3.0])),
         guidance=draw(st.sampled_from([1.0, 1.5, Ramp(1.0, 2.0)])) if guided else 1.0,
         head_steps=(4, 3),
+        target=draw(st.sampled_from([1.0, 1.5, 100.0])),
+        before=draw(st.integers(0, 3)),
+        after=draw(st.integers(0, 3)),
+        coupled=draw(st.integers(0, 3)),
     )
+
+
+def selectors(adapter: Adapter) -> st.SearchStrategy[Selector]:
+    """Every way to choose that a model allows."""
+    mine: list[Selector] = [adapter.selector(), RandomOrder()]
+    if isinstance(adapter.head, CategoricalHead):
+        mine += [InformedOrder(), BlockOrder(N)]
+    return st.sampled_from(mine)
 
 
 def tokens_of(adapter: Adapter, batch: int = 2, seed: int = 9) -> Tensor:
@@ -55,8 +70,15 @@ def masks(batch: int, masked: int, seed: int) -> Tensor:
     return tiny.noise(batch, seed).permutation(N) < masked
 
 
-def run(adapter: Adapter, schedule: Schedule, known: Known | None = None, batch: int = 2, first: int = 0) -> Canvas:
-    return tiny.run(adapter, schedule, batch, seed=SEED, first=first, known=known)
+def run(
+    adapter: Adapter,
+    schedule: Schedule,
+    known: Known | None = None,
+    batch: int = 2,
+    first: int = 0,
+    selector: Selector | None = None,
+) -> Canvas:
+    return tiny.run(adapter, schedule, batch, seed=SEED, first=first, known=known, selector=selector)
 
 
 class Overall(ModelWrapper):
@@ -79,14 +101,14 @@ def test_every_masked_token_is_decoded_once_and_no_other_is_touched(
     family: str, data: st.DataObject, masked: int, seed: int
 ) -> None:
     adapter = tiny.model(family)
-    schedule = data.draw(schedules(masked, adapter.guidable))
+    schedule, selector = data.draw(schedules(masked, adapter.guidable)), data.draw(selectors(adapter))
     known = Known(tokens_of(adapter), masks(2, masked, seed))
     kept = ~known.masked
     start = None if masked == N else known
     seen: list[tuple[Tensor, Tensor]] = []
     canvas: Canvas
     for step, canvas in enumerate(
-        grouped_decode(adapter, tiny.labels(adapter, 2), schedule, adapter.selector(), tiny.noise(2, seed), start), 1
+        grouped_decode(adapter, tiny.labels(adapter, 2), schedule, selector, tiny.noise(2, seed), start), 1
     ):
         assert canvas.decoded == N - masked + sum(schedule.sizes[:step])
         assert canvas.masked.sum(dim=1).tolist() == [N - canvas.decoded] * 2
@@ -109,12 +131,12 @@ def test_every_masked_token_is_decoded_once_and_no_other_is_touched(
 @given(data=st.data(), masked=st.integers(1, N))
 def test_an_image_is_the_same_in_any_batch(family: str, data: st.DataObject, masked: int) -> None:
     adapter = tiny.model(family)
-    schedule = data.draw(schedules(masked, adapter.guidable))
+    schedule, selector = data.draw(schedules(masked, adapter.guidable)), data.draw(selectors(adapter))
     known = Known(tokens_of(adapter, 3), masks(3, masked, 4))
-    together = run(adapter, schedule, known, 3).raster()
+    together = run(adapter, schedule, known, 3, selector=selector).raster()
     for i in range(3):
         alone = Known(known.tokens[i : i + 1], known.masked[i : i + 1])
-        assert distance(run(adapter, schedule, alone, 1, i).raster(), together[i : i + 1]) <= 1e-5
+        assert distance(run(adapter, schedule, alone, 1, i, selector).raster(), together[i : i + 1]) <= 1e-5
 
 
 @pytest.mark.parametrize("family", ["mage", "maskgit"])
@@ -123,7 +145,8 @@ def test_an_image_is_the_same_in_any_batch(family: str, data: st.DataObject, mas
 def test_no_local_steps_is_plain_decoding_of_ids(family: str, data: st.DataObject) -> None:
     adapter = tiny.model(family)
     schedule = data.draw(schedules(N, adapter.guidable, local=False))
-    ours = run(adapter, schedule).raster()
+    selector = data.draw(st.sampled_from([ConfidenceOrder(), InformedOrder(), BlockOrder(N)]))
+    ours = run(adapter, schedule, selector=selector).raster()
     with torch.no_grad():
         for image in range(2):
             label = image if adapter.classes else None
@@ -140,6 +163,32 @@ def test_no_local_steps_is_plain_decoding_of_latents(data: st.DataObject) -> Non
         for image in range(2):
             theirs = plain.decode_latents(adapter.module, image, schedule, SEED, image)
             assert distance(ours[image], theirs) <= 1e-5
+
+
+class Exact(ModelWrapper):
+    """Local evaluations that recompute everything."""
+
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
+        moved, canvas.cache_rows = canvas.cache_rows, None
+        features = self.model.full(canvas, None, wanted)
+        canvas.cache_rows = moved
+        return features
+
+
+@pytest.mark.parametrize("family", ["mage", "maskgit"])
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_informed_choice_is_plain_decoding_where_nothing_is_stale_and_all_may_be_chosen(
+    family: str, data: st.DataObject
+) -> None:
+    adapter = tiny.model(family)
+    schedule = data.draw(schedules(N, adapter.guidable))
+    groups = (
+        Group(tuple(replace(step, choice_temperature=1.5) for step in group.steps), N) for group in schedule.groups
+    )
+    informed = Schedule(tuple(groups))
+    ours = run(Exact(adapter), informed, selector=InformedOrder()).raster()
+    assert torch.equal(ours, run(adapter, informed.plain()).raster())
 
 
 @families

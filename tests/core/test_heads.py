@@ -16,7 +16,7 @@ def frequencies(
     features = logits.reshape(branches, 1, -1).expand(branches, draws, -1)
     head = CategoricalHead(lambda x: x)
     step = Step(1, temperature=temperature, guidance=guidance)
-    drawn = head.draw(features, step, branches, tiny.noise(1))
+    drawn = head.draw(features, step, branches, tiny.numbers(1, draws))
     return torch.bincount(drawn.values[0], minlength=size) / draws
 
 
@@ -35,7 +35,7 @@ def test_guided_ids_follow_the_extrapolated_logits() -> None:
 
 def test_confidence_is_the_untempered_log_probability() -> None:
     features = LOGITS.expand(1, 50, -1)
-    drawn = CategoricalHead(lambda x: x).draw(features, Step(1, temperature=3.0), 1, tiny.noise(1))
+    drawn = CategoricalHead(lambda x: x).draw(features, Step(1, temperature=3.0), 1, tiny.numbers(1, 50))
     assert drawn.confidence is not None
     torch.testing.assert_close(drawn.confidence[0], LOGITS.log_softmax(-1)[drawn.values[0]])
     assert len(set(drawn.values[0].tolist())) > 2
@@ -48,7 +48,7 @@ def test_impossible_codes_are_never_drawn() -> None:
 
 
 def test_half_precision_features_are_drawn_in_float32() -> None:
-    drawn = CategoricalHead(lambda x: x).draw(LOGITS.bfloat16().expand(1, 4, -1), Step(1), 1, tiny.noise(1))
+    drawn = CategoricalHead(lambda x: x).draw(LOGITS.bfloat16().expand(1, 4, -1), Step(1), 1, tiny.numbers(1, 4))
     assert drawn.confidence is not None
     assert drawn.confidence.dtype == torch.float32
 

@@ -168,7 +168,7 @@ def test_evaluations_shrink_with_the_share_that_is_left(full: int, local: int, c
 WRONG: dict[str, list[Any]] = {  # values that MAR cannot have
     "steps": [3],
     "guidance": ["3", [1, 2, 3], [1, None], ["1", 2], float("nan"), True, {}],
-    "temperature": [0, "1"],
+    "temperature": [-1, "1"],
     "choice_temperature": [1.0, -1, [1]],
     "head_steps": [10, [10], [10, 1], [10, 5.0]],
     "solver": ["dpm"],

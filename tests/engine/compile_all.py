@@ -27,7 +27,7 @@ def compiled(kernel: Any, dtype: str, pointers: str, constants: dict[str, Any], 
 
 
 def main() -> None:
-    ids = {"keys": "*i64", "ids": "*i64", "confidence": "*fp32"}
+    ids = {"keys": "*i64", "first": "*i64", "ids": "*i64", "confidence": "*fp32"}
     attention = {"HEADS": 16, "BLOCKS": 2, "PARTS": 5, "BLOCK": 64}
     process = dict.fromkeys(("x", "numbers", "guide", "noise"), "*fp32")
     step = {"BRANCHES": 2, "CHANNELS": 16, "LAST": False, "NOISE": True, "BOUND": True, "BLOCK": 2048}

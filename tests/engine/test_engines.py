@@ -16,6 +16,7 @@ from recap.core.decode import grouped_decode
 from recap.core.memory import release
 from recap.core.noise import Noise, image_generators
 from recap.core.schedule import Schedule, Step, from_counts
+from recap.core.selection import InformedOrder
 from recap.engine import ENGINES, default_engine, with_engine
 from recap.models.adapter import Adapter
 from recap.models.mar.diffusion import DiffusionHead
@@ -60,7 +61,7 @@ def quick_model(plain: Adapter) -> Adapter:
     return fused(plain) if DEVICE == "cuda" else plain
 
 
-def schedule(adapter: Adapter, chain: int = 2) -> Schedule:
+def schedule(adapter: Adapter, chain: int = 2, **reuse: float) -> Schedule:
     return from_counts(
         16,
         [1, 2, 3, 2, 4, 4],
@@ -68,6 +69,7 @@ def schedule(adapter: Adapter, chain: int = 2) -> Schedule:
         local=4,
         warmup=0,
         chain=chain,
+        **reuse,
         choice_temperature=2.0,
         rank_temperature=1.0 if adapter.head.__class__.__name__.endswith("CategoricalHead") else None,
         guidance=1.5 if adapter.guidable else 1.0,
@@ -79,25 +81,32 @@ def labels_of(adapter: Adapter, batch: int = 2) -> Tensor | None:
     return torch.arange(batch, device=DEVICE) % adapter.classes if adapter.classes else None
 
 
-def steps(adapter: Adapter, seed: int, batch: int = 2, noise: Any = Noise) -> Any:
+def steps(adapter: Adapter, seed: int, batch: int = 2, noise: Any = Noise, informed: bool = False) -> Any:
     made = noise(image_generators(seed, range(batch)), torch.device(DEVICE))
-    return grouped_decode(adapter, labels_of(adapter, batch), schedule(adapter), adapter.selector(), made)
+    labels, selector = labels_of(adapter, batch), InformedOrder() if informed else adapter.selector()
+    reuse = {"target": 2.0, "before": 2, "coupled": 3} if informed else {}
+    return grouped_decode(adapter, labels, schedule(adapter, **reuse), selector, made)
 
 
-def drawn(adapter: Adapter, seed: int, batch: int = 2, noise: Any = Noise) -> Tensor:
+def drawn(adapter: Adapter, seed: int, batch: int = 2, noise: Any = Noise, informed: bool = False) -> Tensor:
     canvas: Canvas
-    *_, canvas = steps(adapter, seed, batch, noise)
+    *_, canvas = steps(adapter, seed, batch, noise, informed)
     return canvas.raster()
+
+
+WAYS = [(family, False) for family in tiny.FAMILIES] + [("maskgit", True), ("mage", True)]
+ways = pytest.mark.parametrize(("family", "informed"), WAYS)
 
 
 def capture() -> Any:
     return graphs.CudaGraphs() if DEVICE == "cuda" else Pretended()
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_fused_draws_what_plain_draws(family: str) -> None:
+@ways
+def test_fused_draws_what_plain_draws(family: str, informed: bool) -> None:
     plain = model(family)
-    assert distance(drawn(fused(plain), 3), drawn(plain, 3)) < 1e-5
+    ours, theirs = (drawn(each, 3, informed=informed) for each in (fused(plain), plain))
+    assert distance(ours, theirs) < 1e-5
 
 
 @pytest.mark.parametrize("branches", [1, 2])
@@ -112,19 +121,19 @@ def test_a_replayed_diffusion_draws_what_the_plain_one_draws(branches: int) -> N
         solver = ("ancestral", "ddim")[seed % 2]
         step = Step(count, guidance=scale, temperature=0.9 + seed / 10, head_steps=3, solver=solver)
         expected, ours = (
-            each.draw(features, step, branches, Noise(image_generators(seed, [0]), DEVICE)).values
+            each.draw(features, step, branches, tiny.numbers(1, features.shape[1], seed, DEVICE)).values
             for each in (head, replayed)
         )
         assert distance(ours, expected) < 1e-5
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_replayed_draws_what_plain_draws_again_and_again(family: str) -> None:
+@ways
+def test_replayed_draws_what_plain_draws_again_and_again(family: str, informed: bool) -> None:
     plain, pretended = model(family), capture()
     quick, noise = GraphedModel(quick_model(plain), pretended), graphs.NoiseGraphs(capture())
-    expected = {seed: drawn(plain, seed) for seed in (1, 2)}
+    expected = {seed: drawn(plain, seed, informed=informed) for seed in (1, 2)}
     for seed in (1, 2, 1, 1, 2):
-        assert distance(drawn(quick, seed, noise=noise), expected[seed]) < 1e-5
+        assert distance(drawn(quick, seed, noise=noise, informed=informed), expected[seed]) < 1e-5
     if DEVICE == "cpu":
         assert pretended.replayed > pretended.captured > 0
 

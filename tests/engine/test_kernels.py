@@ -13,8 +13,8 @@ from recap.core.attention import split_heads
 from recap.core.cache import LayerCache, Rows
 from recap.core.canvas import Draw
 from recap.core.heads import CategoricalHead
-from recap.core.noise import Noise, image_generators
 from recap.core.schedule import Step
+from tests import tiny
 
 kernels = pytest.importorskip("recap.engine.kernels")
 mar_kernels = pytest.importorskip("recap.models.mar.kernels")
@@ -82,7 +82,7 @@ def test_ids_are_those_of_the_plain_head(branches: int, temperature: float) -> N
     step = Step(11, temperature=temperature, guidance=1.7)
 
     def draw(kind: type[CategoricalHead]) -> Draw:
-        return kind(lambda x: x).draw(logits, step, branches, Noise(image_generators(0, range(3)), DEVICE))
+        return kind(lambda x: x).draw(logits, step, branches, tiny.numbers(3, 11, device=DEVICE))
 
     plain, fused = draw(CategoricalHead), draw(FusedCategoricalHead)
     assert torch.equal(plain.values, fused.values)
@@ -94,7 +94,7 @@ def test_ids_are_those_of_the_plain_head(branches: int, temperature: float) -> N
 def test_numbers_that_are_none_show_in_the_confidence() -> None:
     logits = random(1, 2, 9)
     logits[0, 1, 3] = float("nan")
-    ids, confidence = kernels.draw_ids(logits, torch.zeros(1, 1, dtype=torch.int64, device=DEVICE), 1, 1, 1.0, 1.0)
+    ids, confidence = kernels.draw_ids(logits, tiny.numbers(1, 2, device=DEVICE), 1, 1.0, 1.0)
     assert confidence.isfinite().tolist() == [[True, False]]
     assert ((ids >= 0) & (ids < 9)).all()
 

@@ -4,6 +4,7 @@ Written without the library's loop, selectors, heads, adapters or noise: only th
 stream of random numbers in plain Python.
 """
 
+import copy
 import math
 from typing import Any
 
@@ -19,7 +20,14 @@ class Stream:
 
     def __init__(self, seed: int, image: int) -> None:
         (generator,) = image_generators(seed, [image])
-        self.state = int(torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator)) % 2**64
+        self.key = self.state = int(torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator)) % 2**64
+
+    def at(self, step: int, purpose: int, position: int) -> "Stream":
+        """The numbers of a position in sub-step `step`, counted from 1, for values (0), ranks (1), values again (2)."""
+        other = copy.copy(self)
+        first = ((1 + 3 * step + purpose) << 38) + (position << 20)
+        other.state = (self.key + (first - 1) * 0x9E3779B97F4A7C15) % 2**64
+        return other
 
     def bits(self) -> int:
         self.state = (self.state + 0x9E3779B97F4A7C15) % 2**64
@@ -56,32 +64,32 @@ def decode_ids(net: Any, label: int | None, schedule: Schedule, seed: int, image
     size, mask = net.config.num_tokens, net.config.mask_id
     ids = [mask] * size
     waiting = list(range(size))  # masked positions, in the order in which the last ranking left them
-    for step in schedule.steps:
+    for number, step in enumerate(schedule.steps, start=1):
         logits = net(torch.tensor([ids]), *() if label is None else (torch.tensor([label]),))[0].double()
         if step.guidance != 1.0:
             null = net(torch.tensor([ids]), torch.tensor([net.config.null_class]))[0].double()
             logits = null + step.guidance * (logits - null)
 
-        def draw(positions: list[int], temperature: float, logits: Tensor = logits) -> list[int]:
-            clocks = torch.tensor(stream.exponential(len(positions) * logits.shape[1]), dtype=torch.float64)
-            chosen = []
-            for position, clock in zip(positions, clocks.reshape(len(positions), -1), strict=True):
-                chosen.append(int(((logits[position] / temperature).softmax(-1) / clock).argmax()))
-            return chosen
+        def draw(
+            position: int, temperature: float, purpose: int, logits: Tensor = logits, number: int = number
+        ) -> int:
+            clock = stream.at(number, purpose, position).exponential(logits.shape[1])
+            weights = (logits[position] / temperature).softmax(-1)
+            return int((weights / torch.tensor(clock, dtype=torch.float64)).argmax())
 
-        ranking = step.temperature if step.rank_temperature is None else step.rank_temperature
-        drawn = draw(waiting, ranking)
-        gumbel = stream.gumbel(len(waiting))
-        score = {
-            position: float(logits[position].log_softmax(-1)[value]) + step.choice_temperature * g
-            for position, value, g in zip(waiting, drawn, gumbel, strict=True)
-        }
-        value_of = dict(zip(waiting, drawn, strict=True))
-        waiting.sort(key=lambda position: -score[position])
+        chooses = len(waiting) > step.tokens  # where all that is masked is decoded, nothing is ranked
+        apart = chooses and step.rank_temperature is not None
+        drawn = {p: draw(p, (apart and step.rank_temperature) or step.temperature, 0) for p in waiting}
+        if chooses:
+            score = {
+                position: float(logits[position].log_softmax(-1)[value])
+                + step.choice_temperature * stream.at(number, 1, position).gumbel(1)[0]
+                for position, value in drawn.items()
+            }
+            waiting.sort(key=lambda position: -score[position])
         now, waiting = waiting[: step.tokens], waiting[step.tokens :]
-        values = [value_of[p] for p in now] if step.rank_temperature is None else draw(now, step.temperature)
-        for position, value in zip(now, values, strict=True):
-            ids[position] = value
+        for position in now:
+            ids[position] = draw(position, step.temperature, 2) if apart else drawn[position]
     assert not waiting
     return ids
 
@@ -93,11 +101,12 @@ def decode_latents(net: Any, label: int, schedule: Schedule, seed: int, image: i
     order = stream.permutation(size)
     tokens, masked = torch.zeros(1, size, channels), torch.ones(1, size, dtype=torch.bool)
     done = 0
-    for step in schedule.steps:
+    for number, step in enumerate(schedule.steps, start=1):
         now = order[done : done + step.tokens]
         done += step.tokens
-        shape = (step.head_steps, len(now), channels)
-        noise = torch.tensor(stream.normal(math.prod(shape)), dtype=torch.float64).reshape(shape)
+        shape = (step.head_steps, channels)
+        draws = [stream.at(number, 0, position).normal(math.prod(shape)) for position in now]
+        noise = torch.tensor(draws, dtype=torch.float64).reshape(len(now), *shape).transpose(0, 1)
         z = net(tokens, masked, net.class_emb(torch.tensor([label])))[0, now]
         blank = net(tokens, masked, net.fake_latent)[0, now]
         tokens[0, now] = denoise(net.diffloss.net, z, blank, noise, step.guidance, step.temperature).float()

@@ -68,10 +68,11 @@ def test_the_head_is_the_textbook_sampler(scale: float) -> None:
 def test_temperature_scales_the_noise_of_the_steps_alone() -> None:
     head = head_of()
     features = torch.randn(1, 3, 32, generator=torch.Generator().manual_seed(0))
-    cold = [head.draw(features, Step(3, temperature=1e-9, head_steps=6), 1, tiny.noise(1, s)) for s in (0, 0, 1)]
+    still = Step(3, temperature=0, head_steps=6)
+    cold = [head.draw(features, still, 1, tiny.numbers(1, 3, s)) for s in (0, 0, 1)]
     assert torch.equal(cold[0].values, cold[1].values)
     assert not torch.equal(cold[0].values, cold[2].values)  # the first noise still counts
-    warm = head.draw(features, Step(3, head_steps=6), 1, tiny.noise(1, 0))
+    warm = head.draw(features, Step(3, head_steps=6), 1, tiny.numbers(1, 3, 0))
     assert not torch.equal(cold[0].values, warm.values)
     assert cold[0].confidence is None
 
@@ -122,9 +123,9 @@ def test_the_solver_without_noise_draws_once_and_forgets_the_temperature() -> No
     head = head_of(2.0)
     features = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0))
     steps = [Step(3, head_steps=6, solver="ddim", temperature=t) for t in (0.5, 1.0)]
-    first, second = (head.draw(features, step, 1, tiny.noise(2)).values for step in steps)
+    first, second = (head.draw(features, step, 1, tiny.numbers(2, 3)).values for step in steps)
     assert torch.equal(first, second)
-    assert head.noise(steps[0], 3, tiny.noise(2)).shape == (2, 1, 3, 4)
+    assert head.noise(steps[0], tiny.numbers(2, 3)).shape == (2, 1, 3, 4)
 
 
 def test_modulation_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

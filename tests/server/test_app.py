@@ -138,7 +138,7 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("/v1/sample", {"model": "mage", "labels": 1}, 422, "unconditional"),
     ("/v1/sample", {"model": "mage", "guidance": 2.0}, 422, "no null class"),
     ("/v1/sample", {"guidance": 1e9}, 422, "guidance"),
-    ("/v1/sample", {"temperature": 0}, 422, "temperature"),
+    ("/v1/sample", {"temperature": -1}, 422, "temperature"),
     ("/v1/sample", [], 422, "body"),
     ("/v1/edit", {"image": PIXEL, "redraw": [0, 0, 2, 2]}, 422, "say with labels what is to be drawn"),
     ("/v1/edit", {"image": PIXEL, "labels": 1}, 422, "either"),

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw
-from recap.core.noise import Noise
+from recap.core.noise import PositionNoise
 from recap.core.protocols import Head, Selector
-from recap.core.schedule import Group, Step
+from recap.core.schedule import Step
 from recap.engine import WARM_RUNS
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.pipelines import Pipeline
@@ -57,24 +57,21 @@ class TimedHead:
     def __init__(self, head: Head, watch: Stopwatch) -> None:
         self.head, self.watch = head, watch
 
-    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
+    def draw(self, features: Tensor, step: Step, branches: int, noise: PositionNoise) -> Draw:
         with self.watch.measure("head"):
             return self.head.draw(features, step, branches, noise)
 
 
 class TimedSelector:
-    """A selector with a clock around its rankings, which leaves out the draws of the head that they ask for."""
+    """A selector with a clock around its rankings."""
 
     def __init__(self, selector: Selector, watch: Stopwatch) -> None:
         self.order, self.candidates = selector.order, selector.candidates
         self.selector, self.watch = selector, watch
 
-    def rank(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw:
-        seconds = self.watch.seconds
-        began = synchronized_time(self.watch.device) - seconds["head"]
-        draw = self.selector.rank(canvas, head, features, group, noise)
-        seconds["selection"] += synchronized_time(self.watch.device) - seconds["head"] - began
-        return draw
+    def rank(self, draw: Draw, step: Step, noise: PositionNoise) -> Tensor:
+        with self.watch.measure("selection"):
+            return self.selector.rank(draw, step, noise)
 
 
 class TimedModel(ModelWrapper):

@@ -16,6 +16,10 @@ class Draw:
     values: Tensor  # (B, n) ids or (B, n, C) latents
     confidence: Tensor | None = None  # (B, n) log-probability of the value
 
+    def at(self, index: Tensor) -> Draw:
+        """Those of the rows `index` (B, m)."""
+        return Draw(take(self.values, index), None if self.confidence is None else take(self.confidence, index))
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -72,7 +76,8 @@ class Canvas:
     branches: int = 1  # 2 under guidance: models lead with 2B rows, conditional first
     decoded: int = 0
     condition: Any = None  # what the model prepared for this run
-    cache_rows: Tensor | None = None  # (B, N) where rows sat at the last full evaluation, if moved since
+    cache_rows: Tensor | None = None  # (B, N) where rows lie in the cache, if moved since it was filled
+    known: int = 0  # of the decoded ones, those that were there before the run
     finite: Tensor = field(init=False)  # (B) False once an image was given NaN or inf
 
     def __post_init__(self) -> None:
@@ -103,12 +108,16 @@ class Canvas:
             )
         self.tokens[:, : self.decoded] = take(tokens.to(self.tokens.device), self.order[:, : self.decoded])
 
+    def begin_group(self, branches: int) -> None:
+        """The next evaluation computes all rows, of so many branches: where they lie, they lie in the cache."""
+        self.branches, self.cache_rows = branches, None
+
     def promote(self, ranking: Tensor) -> None:
-        """Let the masked rows arrive in another order; `ranking` (B, N - decoded) indexes them."""
-        cache_rows = torch.arange(self.size, device=self.order.device).repeat(self.batch, 1)
-        cache_rows[:, self.decoded :] = ranking + self.decoded
-        self.order = self.order.gather(1, cache_rows)
-        self.cache_rows = cache_rows
+        """Let the next rows arrive in another order; `ranking` (B, C) indexes the first C that are masked."""
+        rows = torch.arange(self.size, device=self.order.device).repeat(self.batch, 1)
+        rows[:, self.decoded : self.decoded + ranking.shape[1]] = ranking + self.decoded
+        self.order = self.order.gather(1, rows)
+        self.cache_rows = rows if self.cache_rows is None else self.cache_rows.gather(1, rows)
 
     @property
     def masked(self) -> Tensor:

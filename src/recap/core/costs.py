@@ -84,7 +84,7 @@ def run_cost(model: CostModel, schedule: Schedule) -> Cost:
         head += branches * _first_draw(model, schedule, context, first)
         decoded = context + first.tokens
         for step in others:
-            local += branches * model.local_flops(context, decoded, group.tokens)
+            local += branches * model.local_flops(context, decoded, group.rows)
             head += branches * model.draw_flops(step.tokens, step.head_steps)
             decoded += step.tokens
     return Cost(full, local, head)

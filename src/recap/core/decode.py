@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from recap.core.canvas import Canvas, Draw, Known, take
-from recap.core.noise import Noise
-from recap.core.protocols import MaskedModel, Selector
-from recap.core.schedule import Schedule
+from recap.core.noise import Noise, PositionNoise, Purpose
+from recap.core.protocols import Head, MaskedModel, Selector
+from recap.core.schedule import Schedule, Step
 
 
 def grouped_decode(
@@ -45,21 +47,61 @@ def decode_groups(
     branches = 2 if schedule.guided else 1
     canvas = begin(model, labels, selector.order(model.num_tokens, noise), branches, known)
     cache = model.new_cache(canvas, schedule) if schedule.local else None
+    due, number = canvas.decoded, 0
     for group in schedule:
-        start = canvas.decoded
-        canvas.cache_rows = None
-        canvas.branches = branches if group.guided else 1  # at scale 1 the conditional one is all
-        wanted = selector.candidates(canvas, group)
-        features = model.full(canvas, cache if group.local else None, wanted)
-        canvas.commit(selector.rank(canvas, model.head, features, group, noise))
-        yield canvas
-        target = slice(start, start + group.tokens)
-        for step in group.steps[1:]:
-            assert cache is not None
-            wanted = slice(canvas.decoded, canvas.decoded + step.tokens)
-            features = model.local(canvas, cache, target, wanted)  # (branches * B, n, D)
-            canvas.commit(model.head.draw(features, step, canvas.branches, noise))
+        target = None
+        for number, step in enumerate(group.steps, start=number + 1):
+            due += step.tokens
+            if canvas.decoded >= due:  # a threshold let these tokens pass before
+                yield canvas
+                continue
+            opens = target is None
+            if target is None:
+                first, target = number, slice(canvas.decoded, min(canvas.decoded + group.rows, canvas.size))
+                canvas.begin_group(branches if group.guided else 1)  # at scale 1 the conditional one is all
+            count = due - canvas.decoded
+            wanted = selector.candidates(canvas, target, count)
+            if opens:
+                features = model.full(canvas, cache if group.local else None, wanted)
+            else:
+                assert cache is not None
+                features = model.local(canvas, cache, group.recomputed(target, canvas.size), wanted)
+            numbers = partial(group.numbers, noise, first, number)
+            canvas.commit(choose(canvas, model.head, selector, features, wanted, count, step, numbers))
             yield canvas
+
+
+def choose(
+    canvas: Canvas,
+    head: Head,
+    selector: Selector,
+    features: Tensor,
+    wanted: slice,
+    count: int,
+    step: Step,
+    numbers: Callable[[Purpose, Tensor], PositionNoise],
+) -> Draw:
+    """The next `count` rows of the canvas, chosen among those `wanted`, and the values that they are given."""
+    at = canvas.order[:, wanted]  # (B, C) randomness belongs to positions
+    if wanted.stop - wanted.start == count:
+        return head.draw(features, step, canvas.branches, numbers(Purpose.VALUES, at))
+    draw = head.draw(features, step.ranking, canvas.branches, numbers(Purpose.VALUES, at))
+    ranking = selector.rank(draw, step, numbers(Purpose.RANKS, at))  # (B, C)
+    if step.threshold is not None:
+        count = max(count, passing(draw.at(ranking), step.threshold))
+    canvas.promote(ranking)
+    chosen = ranking[:, :count]
+    if step.rank_temperature is None:
+        return draw.at(chosen)
+    again = numbers(Purpose.REDRAWN, take(at, chosen))
+    return head.draw(take(features, chosen), step, canvas.branches, again)
+
+
+def passing(draw: Draw, threshold: float) -> int:
+    """How many rows of the only image are surer than `threshold`, before the first that is not."""
+    if draw.confidence is None or len(draw.confidence) > 1:
+        raise ValueError("a threshold needs the confidence of one image at a time; draw images in batches of 1")
+    return int((draw.confidence[0] > math.log(threshold)).long().cumprod(0).sum())
 
 
 def begin(model: MaskedModel, labels: Tensor | None, order: Tensor, branches: int, known: Known | None) -> Canvas:
@@ -79,6 +121,7 @@ def begin(model: MaskedModel, labels: Tensor | None, order: Tensor, branches: in
             f"{tuple(own.shape)} of {own.dtype}; encode with the tokenizer that belongs to it"
         )
     canvas.commit(Draw(take(given, canvas.order[:, : known.count])))
+    canvas.known = known.count
     return canvas
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from recap.core.canvas import Draw
-from recap.core.noise import Noise
+from recap.core.noise import PositionNoise
 from recap.core.schedule import Step
 
 
@@ -28,12 +28,15 @@ class CategoricalHead:
     def __init__(self, logits: Callable[[Tensor], Tensor], vocab_ids: Tensor | None = None) -> None:
         self.logits, self.vocab_ids = logits, vocab_ids
 
-    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
+    def draw(self, features: Tensor, step: Step, branches: int, noise: PositionNoise) -> Draw:
         logits = guided(self.logits(features).float(), branches, step.guidance)  # (B, n, V)
-        # a race in which the first of V clocks rings: small errors of the logits change few of the ids,
-        # while one number on the ladder of probabilities lands on another rung as soon as anything below it moves
-        clocks = noise.exponential(*logits.shape[1:])
-        ids = ((logits / step.temperature).softmax(-1) / clocks).argmax(-1)  # (B, n)
+        if step.temperature == 0:
+            ids = logits.argmax(-1)  # (B, n)
+        else:
+            # a race in which the first of V clocks rings: small errors of the logits change few of the ids,
+            # while one number on the ladder of probabilities lands on another rung as soon as anything below moves
+            clocks = noise.exponential(logits.shape[-1])
+            ids = ((logits / step.temperature).softmax(-1) / clocks).argmax(-1)
         confidence = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
         return Draw(self.named(ids), confidence)
 

@@ -1,22 +1,27 @@
 """Randomness: one stream for each image, so that an image never depends on its neighbours in the batch.
 
 Number i of an image's stream is a hash of the image's key and i (SplitMix64), so a batch is drawn by a few operations
-over all of its images and nothing waits for a device. What comes after the hash is made of operations that IEEE 754
-rounds exactly (no library's `log` or `cos`, but for `exponential`): every device and batch size gives the same bits.
+over all of its images and nothing waits for a device. Every draw and every position have numbers of their own, so
+that what is drawn for a position does not depend on which others are drawn with it. What comes after the hash is made
+of operations that IEEE 754 rounds exactly (no library's `log` or `cos`, but for `exponential`): every device and batch
+size gives the same bits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
 
 import torch
 from torch import Tensor
 
-Make = Callable[[Tensor, tuple[int, ...]], Tensor]  # of bits (B, n) something (B, *shape)
+Make = Callable[[Tensor, tuple[int, ...]], Tensor]  # of bits (..., n) something (..., *shape)
 
 _MASK = (1 << 64) - 1
 STEP, MIX, REMIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's constants
+
+POSITION_BITS, DRAW_BITS = 20, 38  # numbers that a position has in a draw, and that a draw has
 
 
 def image_seed(seed: int, index: int) -> int:
@@ -38,63 +43,94 @@ def stream_key(generator: torch.Generator) -> int:
     return int(torch.randint(*bounds, (1,), generator=generator, device=generator.device).item())
 
 
-class Noise:
-    """Draws for a batch, row b from the stream of image b, delivered on `device`."""
+class Draws:
+    """What can be made of the numbers of a stream; `shape` is what stands behind the leading dimensions."""
+
+    def _draw(self, make: Make, shape: tuple[int, ...], count: int) -> Tensor:
+        """What `make` makes of `count` numbers."""
+        raise NotImplementedError
+
+    def uniform(self, *shape: int) -> Tensor:
+        return self._draw(_uniform, shape, math.prod(shape))  # (..., *shape) in [0, 1)
+
+    def normal(self, *shape: int) -> Tensor:
+        return self._draw(_normal, shape, (math.prod(shape) + 1) // 2)  # (..., *shape)
+
+    def gumbel(self, *shape: int) -> Tensor:
+        return self._draw(_gumbel, shape, math.prod(shape))  # (..., *shape)
+
+    def exponential(self, *shape: int) -> Tensor:
+        return self._draw(_exponential, shape, (math.prod(shape) + 1) // 2)  # (..., *shape), above 0
+
+
+class Purpose(IntEnum):
+    """What numbers are for; each has its own."""
+
+    VALUES = 0
+    RANKS = 1
+    REDRAWN = 2  # values that are drawn again once the ranks are known
+
+
+class Noise(Draws):
+    """Draws for a batch, row b from the stream of image b, delivered on `device`.
+
+    What is drawn from it directly goes through the stream (B, ...); `at` has the numbers of a draw at positions.
+    """
 
     def __init__(
         self,
         streams: Sequence[torch.Generator | int],
         device: torch.device | str,
-        draw: Callable[[Tensor, int, int, Make, tuple[int, ...]], Tensor] | None = None,
+        draw: Callable[[Tensor, int | Tensor, int, Make, tuple[int, ...]], Tensor] | None = None,
     ) -> None:
         """`streams` has one for each image: its generator, or the `stream_key` of that; engines bring a `draw`."""
         if not streams:
             raise ValueError("no generators were given; sampling needs one torch.Generator for each image")
-        self.device, self._made = torch.device(device), draw or made
+        self.device, self.made = torch.device(device), draw or made
         keys = [stream if isinstance(stream, int) else stream_key(stream) for stream in streams]
         # Apple's GPUs have no float64: there the numbers are made by the CPU
         where = "cpu" if self.device.type == "mps" else self.device
-        self._keys = torch.tensor(keys, device=where).unsqueeze(1)  # (B, 1)
+        self.keys = torch.tensor(keys, device=where).unsqueeze(1)  # (B, 1)
         self._drawn = 0  # so many numbers of every stream are used up
 
     def __len__(self) -> int:
-        return len(self._keys)
-
-    def uniform(self, *shape: int) -> Tensor:
-        return self._draw(_uniform, shape, math.prod(shape))  # (B, *shape) in [0, 1)
-
-    def normal(self, *shape: int) -> Tensor:
-        return self._draw(_normal, shape, (math.prod(shape) + 1) // 2)  # (B, *shape)
-
-    def gumbel(self, *shape: int) -> Tensor:
-        return self._draw(_gumbel, shape, math.prod(shape))  # (B, *shape)
-
-    def exponential(self, *shape: int) -> Tensor:
-        return self._draw(_exponential, shape, (math.prod(shape) + 1) // 2)  # (B, *shape), above 0
+        return len(self.keys)
 
     def permutation(self, n: int) -> Tensor:
         return self._draw(_permutation, (n,), n)  # (B, n)
 
-    def reserve(self, count: int) -> tuple[Tensor, int]:
-        """The keys (B, 1) and the place of the next `count` numbers, for whoever makes them elsewhere."""
-        first = self._drawn + 1
-        self._drawn += count
-        return self._keys, first
+    def at(self, draw: int, purpose: Purpose, positions: Tensor) -> PositionNoise:
+        """The numbers of `positions` (B, n) in draw number `draw`: the same wherever their rows lie."""
+        return PositionNoise(self, 1 + draw * len(Purpose) + purpose, positions)
 
     def _draw(self, make: Make, shape: tuple[int, ...], count: int) -> Tensor:
-        """What `make` makes of the next `count` numbers of every stream."""
-        keys, first = self.reserve(count)
-        return self._made(keys, first, count, make, shape).to(self.device)
+        first = self._drawn + 1
+        self._drawn += count
+        return self.made(self.keys, first, count, make, shape).to(self.device)
+
+
+class PositionNoise(Draws):
+    """The numbers of one draw, row (b, i) from those that image b has for position `positions[b, i]`."""
+
+    def __init__(self, noise: Noise, draw: int, positions: Tensor) -> None:
+        self.noise, self.keys = noise, noise.keys
+        self.first = (positions.to(noise.keys.device) << POSITION_BITS) + (draw << DRAW_BITS)  # (B, n)
+
+    def _draw(self, make: Make, shape: tuple[int, ...], count: int) -> Tensor:
+        return self.noise.made(self.keys, self.first, count, make, shape).to(self.noise.device)  # (B, n, *shape)
 
 
 def random_bits(keys: Tensor, first: int | Tensor, count: int) -> Tensor:
-    """64 bits each: `count` numbers from number `first` on of the streams `keys` (B, 1)."""
-    z = ((torch.arange(count, device=keys.device) + first) * signed(STEP)) + keys
+    """64 bits each: `count` numbers of the streams `keys` (B, 1) from number `first` on, or from each of (B, n)."""
+    numbers = torch.arange(count, device=keys.device)
+    if isinstance(first, Tensor) and first.ndim == 2:
+        first, keys = first.unsqueeze(-1), keys.unsqueeze(-1)
+    z = (numbers + first) * signed(STEP) + keys
     for by, factor in ((30, MIX), (27, REMIX)):
         z ^= _shifted(z, by)
         z *= signed(factor)
     z ^= _shifted(z, 31)
-    return z  # (B, count)
+    return z  # (B, count) or (B, n, count)
 
 
 def made(keys: Tensor, first: int | Tensor, count: int, make: Make, shape: tuple[int, ...]) -> Tensor:
@@ -103,20 +139,20 @@ def made(keys: Tensor, first: int | Tensor, count: int, make: Make, shape: tuple
 
 
 def _uniform(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return (_shifted(bits, 40).float() * 2.0**-24).reshape(len(bits), *shape)
+    return (_shifted(bits, 40).float() * 2.0**-24).reshape(*bits.shape[:-1], *shape)
 
 
 def _normal(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Pairs after Box and Muller: all cosines, then all sines."""
     radius = (-2.0 * _log((_shifted(bits, 32).double() + 0.5) * 2.0**-32)).sqrt()
     cos, sin = _turn((bits & 0xFFFFFFFF).double() * 2.0**-32)
-    pairs = torch.cat([(radius * cos).float(), (radius * sin).float()], dim=1)
-    return pairs[:, : math.prod(shape)].reshape(len(bits), *shape)
+    pairs = torch.cat([(radius * cos).float(), (radius * sin).float()], dim=-1)
+    return pairs[..., : math.prod(shape)].reshape(*bits.shape[:-1], *shape)
 
 
 def _gumbel(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
     uniform = (_shifted(bits, 32).double() + 0.5) * 2.0**-32
-    return (-_log(-_log(uniform))).float().reshape(len(bits), *shape)
+    return (-_log(-_log(uniform))).float().reshape(*bits.shape[:-1], *shape)
 
 
 def _exponential(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -124,12 +160,12 @@ def _exponential(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
 
     There are many of these, so the logarithm is torch's own, whose last bit may differ between devices.
     """
-    count, numbers = math.prod(shape), bits.shape[1]
-    halves = bits.view(torch.uint32).view(len(bits), numbers, 2)  # lower ones first
-    uniform = torch.empty((len(bits), 2 * numbers), device=bits.device)
-    uniform[:, :numbers], uniform[:, numbers:] = halves[..., 1], halves[..., 0]
+    count, (*rows, numbers) = math.prod(shape), bits.shape
+    halves = bits.view(torch.uint32).view(*rows, numbers, 2)  # lower ones first
+    uniform = torch.empty((*rows, 2 * numbers), device=bits.device)
+    uniform[..., :numbers], uniform[..., numbers:] = halves[..., 1], halves[..., 0]
     clocks = uniform.add_(0.5).mul_(-(2.0**-32)).log1p_().neg_()
-    return clocks[:, :count].reshape(len(bits), *shape)
+    return clocks[..., :count].reshape(*rows, *shape)
 
 
 def _permutation(bits: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -37,6 +37,10 @@ class SamplingOptions:
     head_steps: tuple[int, int] | None = None
     solver: str | None = None
     order: str | None = None
+    target: float | None = None
+    before: int | None = None
+    after: int | None = None
+    coupled: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in self._said().items():
@@ -209,4 +213,8 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], Bound]] = {  # how each is read f
     "head_steps": (head_steps, pair_of(BOUNDS["head_steps"])),
     "solver": (str, BOUNDS["solver"]),
     "order": (str, one_of(ORDERS)),
+    "target": (float, (lambda value: is_number(value) and value >= 1, "a number of at least 1")),
+    "before": (int, whole(0)),
+    "after": (int, whole(0)),
+    "coupled": (int, whole(0)),
 }

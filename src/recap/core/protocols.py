@@ -9,15 +9,15 @@ from torch import Tensor
 
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw
-from recap.core.noise import Noise
-from recap.core.schedule import Group, Schedule, Step
+from recap.core.noise import Noise, PositionNoise
+from recap.core.schedule import Schedule, Step
 
 
 @runtime_checkable
 class Head(Protocol):
     """Turns features (branches * B, n, D) into values (B, n, ...); applies guidance."""
 
-    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw: ...
+    def draw(self, features: Tensor, step: Step, branches: int, noise: PositionNoise) -> Draw: ...
 
 
 class MaskedModel(Protocol):
@@ -40,11 +40,19 @@ class MaskedModel(Protocol):
 
 
 class Selector(Protocol):
-    """Says where: the order in which positions arrive."""
+    """Says where: the order in which positions arrive, and from which of them a sub-step may choose."""
 
-    def order(self, size: int, noise: Noise) -> Tensor: ...
-    def candidates(self, canvas: Canvas, group: Group) -> slice: ...
-    def rank(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw: ...
+    def order(self, size: int, noise: Noise) -> Tensor:
+        """Positions (B, N) in the order in which they arrive, as far as it is known before the run."""
+
+    def candidates(self, canvas: Canvas, target: slice, count: int) -> slice:
+        """The rows among which a sub-step that commits `count` chooses; `target` has those of the group.
+
+        It is the group's first, after the full evaluation, where nothing of the target set is decoded.
+        """
+
+    def rank(self, draw: Draw, step: Step, noise: PositionNoise) -> Tensor:
+        """The candidates (B, C) of a draw, those to commit first; asked where there are more than are committed."""
 
 
 @runtime_checkable

@@ -11,7 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
+from torch import Tensor
+
 from recap.core.counts import cosine_counts, group_lengths, linear_counts, power_counts
+from recap.core.noise import Noise, PositionNoise, Purpose
 
 SOLVERS = ("ancestral", "ddim")  # of diffusion heads
 
@@ -32,7 +35,7 @@ def one_of(words: Collection[str]) -> Bound:
 
 
 BOUNDS: dict[str, Bound] = {
-    "temperature": (lambda value: is_number(value) and value > 0, "a positive number (1.0 leaves logits alone)"),
+    "temperature": (lambda value: is_number(value) and value >= 0, "0 (greedy) or more (1.0 leaves logits alone)"),
     "choice_temperature": (lambda value: is_number(value) and value >= 0, "0 (greedy) or more"),
     "guidance": (is_number, "a finite number (1.0 means no guidance)"),
     "head_steps": whole(2),
@@ -60,7 +63,9 @@ class Step:
     `temperature` is the paper's tau_1 (for MAR the temperature of the diffusion noise) and
     `choice_temperature` its tau_2, which only the first sub-step of a group uses. `rank_temperature` is the
     temperature of a separate draw that only ranks positions; None ranks the very values that are committed.
-    `solver` is how a diffusion head takes its steps: as published, or without noise by DDIM.
+    `solver` is how a diffusion head takes its steps: as published, or without noise by DDIM. With a `threshold`,
+    candidates that are surer than this probability are committed too, so that `tokens` is the least number, and
+    later sub-steps whose tokens are there by then do nothing; images are then drawn one at a time.
     """
 
     tokens: int
@@ -70,6 +75,7 @@ class Step:
     guidance: float = 1.0
     head_steps: int = 100
     solver: str = "ancestral"
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
@@ -78,17 +84,51 @@ class Step:
             check_value(name, getattr(self, name), bound)
         if self.rank_temperature is not None:
             check_value("rank_temperature", self.rank_temperature, BOUNDS["temperature"])
+        if self.threshold is not None and not 0 < self.threshold < 1:
+            raise ValueError(f"threshold is {self.threshold}; it is a probability between 0 and 1")
+
+    @property
+    def ranking(self) -> Step:
+        """The draw by which positions are ranked."""
+        return self if self.rank_temperature is None else replace(self, temperature=self.rank_temperature)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One full evaluation and the local evaluations that reuse its cache."""
+    """One full evaluation and the local evaluations that reuse its cache.
+
+    Its target set has the `target` rows that come first after the full evaluation; at least those that it commits,
+    which is what 0 means. Local evaluations recompute these, and `before` rows decoded last and `after` masked ones
+    that come next. In a `coupled` group local draws take the numbers of the full evaluation's for the same position.
+    """
 
     steps: tuple[Step, ...]
+    target: int = 0
+    before: int = 0
+    after: int = 0
+    coupled: int = 0
 
     def __post_init__(self) -> None:
         if not self.steps:
             raise ValueError("a group has no steps; the first step of a group follows its full evaluation")
+        if self.target and self.target < self.tokens:
+            raise ValueError(f"a target set of {self.target} rows is too small for the {self.tokens} tokens of a group")
+
+    @property
+    def rows(self) -> int:
+        """Rows of the target set, as far as so many are left."""
+        return self.target or self.tokens
+
+    def recomputed(self, target: slice, size: int) -> slice:
+        """The rows that a local evaluation recomputes for a target set, of `size` that there are."""
+        return slice(max(0, target.start - self.before), min(size, target.stop + self.after))
+
+    def numbers(self, noise: Noise, first: int, number: int, purpose: Purpose, positions: Tensor) -> PositionNoise:
+        """The numbers of sub-step `number` for positions (B, n), where the group's first one is number `first`."""
+        same = self.coupled & (2 if purpose is Purpose.RANKS else 1)
+        if same and purpose is Purpose.REDRAWN:
+            purpose = Purpose.VALUES
+        return noise.at(first if same else number, purpose, positions)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -187,8 +227,11 @@ class Schedule:
     def with_guidance(self, guidance: float | Ramp | Sequence[float]) -> Schedule:
         """The same schedule under another guidance scale (1.0 for none)."""
         values = iter(_guidance(guidance, self.sizes, self.known))
-        groups = (tuple(replace(step, guidance=next(values)) for step in group.steps) for group in self.groups)
-        return replace(self, groups=tuple(map(Group, groups)))
+        groups = (
+            replace(group, steps=tuple(replace(step, guidance=next(values)) for step in group.steps))
+            for group in self.groups
+        )
+        return replace(self, groups=tuple(groups))
 
     def plain(self) -> Schedule:
         """The same sub-steps without reuse: every local evaluation made full."""
@@ -232,6 +275,10 @@ class Draws(TypedDict, total=False):
     guidance: float | Ramp | Sequence[float]
     head_steps: tuple[int, int]
     solver: str
+    target: float
+    before: int
+    after: int
+    coupled: int
     known: int
 
 
@@ -286,9 +333,22 @@ def _build(tokens: int, rule: Callable[[int, int], list[int]], **given: Unpack[D
             Step(sizes[s], warmth[s], rank, choices[first], scales[s], head_steps[s > first], solver)
             for s in range(first, first + length)
         ]
-        groups.append(Group(tuple(group)))
+        groups.append(Group(tuple(group)) if length == 1 else _reusing(tuple(group), sum(sizes[first:]), given))
         first += length
     return Schedule(tuple(groups), known)
+
+
+def _reusing(steps: tuple[Step, ...], masked: int, given: Draws) -> Group:
+    """A group with local evaluations, at whose beginning so many tokens are masked."""
+    tokens = sum(step.tokens for step in steps)
+    target = min(math.ceil(given.get("target", 1.0) * tokens), masked)
+    return Group(
+        steps,
+        target if target > tokens else 0,
+        given.get("before", 0),
+        given.get("after", 0),
+        given.get("coupled", 0),
+    )
 
 
 def _guidance(guidance: float | Ramp | Sequence[float], sizes: Sequence[int], known: int) -> list[float]:

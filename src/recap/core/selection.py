@@ -1,29 +1,26 @@
-"""Where: which masked positions a group decodes, and in which order."""
+"""Where: which masked positions a sub-step decodes, and in which order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from recap.core.canvas import Canvas, Draw, take
-from recap.core.noise import Noise
-from recap.core.protocols import Head, Selector
-from recap.core.schedule import Group
+from recap.core.canvas import Canvas, Draw
+from recap.core.noise import Noise, PositionNoise
+from recap.core.protocols import Selector
+from recap.core.schedule import Step
 
 
 class PrecomputedOrder:
-    """What orders have in common that are known before the first evaluation."""
+    """What orders have in common that are known before the first evaluation: there is nothing to choose."""
 
-    def candidates(self, canvas: Canvas, group: Group) -> slice:
-        """The rows worth predicting in a full evaluation: only those that it commits."""
-        return slice(canvas.decoded, canvas.decoded + group.steps[0].tokens)
+    def candidates(self, canvas: Canvas, target: slice, count: int) -> slice:
+        return slice(canvas.decoded, canvas.decoded + count)
 
-    def rank(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw:
-        """The draw of the group's first subset."""
-        return head.draw(features, group.steps[0], canvas.branches, noise)
+    def rank(self, draw: Draw, step: Step, noise: PositionNoise) -> Tensor:
+        raise AssertionError("an order that is known before the run leaves nothing to rank")
 
 
 class RandomOrder(PrecomputedOrder):
@@ -67,22 +64,45 @@ class ConfidenceOrder:
     def order(self, size: int, noise: Noise) -> Tensor:
         return torch.arange(size, device=noise.device).repeat(len(noise), 1)  # (B, N)
 
-    def candidates(self, canvas: Canvas, group: Group) -> slice:
-        return slice(canvas.decoded, canvas.size)
+    def candidates(self, canvas: Canvas, target: slice, count: int) -> slice:
+        return slice(canvas.decoded, canvas.size if canvas.decoded == target.start else canvas.decoded + count)
 
-    def rank(self, canvas: Canvas, head: Head, features: Tensor, group: Group, noise: Noise) -> Draw:
-        step = group.steps[0]
-        warmth = step.temperature if step.rank_temperature is None else step.rank_temperature
-        draw = head.draw(features, replace(step, temperature=warmth), canvas.branches, noise)
+    def rank(self, draw: Draw, step: Step, noise: PositionNoise) -> Tensor:
         if draw.confidence is None:
             raise ValueError("this model's head has no confidence to rank by; use RandomOrder()")
-        perturbed = draw.confidence + step.choice_temperature * noise.gumbel(draw.confidence.shape[1])
-        ranking = perturbed.argsort(dim=1, descending=True, stable=True)  # (B, C)
-        canvas.promote(ranking)
-        first = ranking[:, : step.tokens]
-        if step.rank_temperature is None:
-            return Draw(take(draw.values, first), take(draw.confidence, first))
-        return head.draw(take(features, first), step, canvas.branches, noise)
+        perturbed = draw.confidence
+        if step.choice_temperature:
+            perturbed = perturbed + step.choice_temperature * noise.gumbel()
+        return perturbed.argsort(dim=1, descending=True, stable=True)  # (B, C)
 
 
-ORDERS: dict[str, Callable[[], Selector]] = {"random": RandomOrder, "confidence": ConfidenceOrder}
+class InformedOrder(ConfidenceOrder):
+    """Confidence that is asked again: a local evaluation ranks what is left of the target set anew.
+
+    With a target set of more rows than the group commits, it chooses among them as a full evaluation chooses among
+    all, knowing what was committed since; what is left over stays masked.
+    """
+
+    def candidates(self, canvas: Canvas, target: slice, count: int) -> slice:
+        return slice(canvas.decoded, canvas.size if canvas.decoded == target.start else target.stop)
+
+
+class BlockOrder(InformedOrder):
+    """Confidence within blocks of `length` tokens, one block after another, as language models are decoded."""
+
+    def __init__(self, length: int) -> None:
+        if length < 1:
+            raise ValueError(f"a block has {length} tokens; it must have at least 1")
+        self.length = length
+
+    def candidates(self, canvas: Canvas, target: slice, count: int) -> slice:
+        blocks = (canvas.decoded - canvas.known) // self.length + 1
+        end = super().candidates(canvas, target, count).stop
+        return slice(canvas.decoded, min(canvas.known + blocks * self.length, end))
+
+
+ORDERS: dict[str, Callable[[], Selector]] = {
+    "random": RandomOrder,
+    "confidence": ConfidenceOrder,
+    "informed": InformedOrder,
+}

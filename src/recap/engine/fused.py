@@ -11,7 +11,7 @@ from recap.core.attention import Norm, Ops
 from recap.core.cache import LayerCache, Rows
 from recap.core.canvas import Draw
 from recap.core.heads import CategoricalHead
-from recap.core.noise import Noise
+from recap.core.noise import PositionNoise
 from recap.core.protocols import Head
 from recap.core.schedule import Step
 from recap.engine import kernels
@@ -64,10 +64,11 @@ class FusedOps(Ops):
 class FusedCategoricalHead(CategoricalHead):
     """Guidance, temperature, draw and confidence in one pass over the logits."""
 
-    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
+    def draw(self, features: Tensor, step: Step, branches: int, noise: PositionNoise) -> Draw:
+        if step.temperature == 0:
+            return super().draw(features, step, branches, noise)
         logits = self.logits(features)
-        keys, first = noise.reserve((logits.shape[1] * logits.shape[2] + 1) // 2)
-        ids, confidence = kernels.draw_ids(logits, keys, first, branches, step.guidance, step.temperature)
+        ids, confidence = kernels.draw_ids(logits, noise, branches, step.guidance, step.temperature)
         return Draw(self.named(ids), confidence)
 
 

@@ -208,21 +208,23 @@ class NoiseGraphs:
 
     def release(self) -> None:
         self.graphs = GraphCache(self.capture)
-        self.memory: dict[int, tuple[Tensor, Tensor]] = {}  # keys and first number by batch size
+        self.memory: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}  # keys and first numbers by their shape
         if isinstance(self.capture, Releasable):
             self.capture.release()
 
     def __call__(self, streams: Sequence[Generator | int], device: torch.device) -> Noise:
         return Noise(streams, device, self.draw)
 
-    def draw(self, keys: Tensor, first: int, count: int, make: Make, shape: tuple[int, ...]) -> Tensor:
+    def draw(self, keys: Tensor, first: int | Tensor, count: int, make: Make, shape: tuple[int, ...]) -> Tensor:
         """What `make` makes of the numbers."""
-        if len(keys) not in self.memory:
-            self.memory[len(keys)] = torch.empty_like(keys), keys.new_empty(1)
-        room, start = self.memory[len(keys)]
+        first = keys.new_tensor([first]) if isinstance(first, int) else first
+        size = (len(keys), *first.shape)
+        if size not in self.memory:
+            self.memory[size] = torch.empty_like(keys), torch.empty_like(first)
+        room, start = self.memory[size]
         room.copy_(keys)
-        start.fill_(first)
-        drawn = self.graphs((make, shape, len(keys)), lambda: made(room, start, count, make, shape))
+        start.copy_(first)
+        drawn = self.graphs((make, shape, size), lambda: made(room, start, count, make, shape))
         return drawn.clone()  # its memory is that of the next draw of the same kind
 
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from recap.core.noise import MIX, REMIX, STEP, signed
+from recap.core.noise import MIX, REMIX, STEP, PositionNoise, signed
 from recap.models.layers import width_block
 
 LOG2_E = math.log2(math.e)
@@ -57,9 +57,9 @@ def add_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, eps: float) -> 
     return total, normed
 
 
-@triton.jit(do_not_specialize=["rows", "per_image", "first", "half"])
+@triton.jit(do_not_specialize=["rows", "per_image", "half"])
 def _draw(
-    logits, keys, ids, confidence, rows, per_image, first, half, width, scale, temperature,
+    logits, keys, first, ids, confidence, rows, per_image, half, width, scale, temperature,
     STEP: tl.constexpr, MIX: tl.constexpr, REMIX: tl.constexpr, BRANCHES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -73,10 +73,9 @@ def _draw(
     highest = tl.max(value, axis=0)
     total = tl.sum(tl.where(inside, tl.exp(value - highest), 0.0), axis=0)
     weights = tl.where(inside, tl.exp((value - highest) / temperature), 0.0)
-    # the numbers that Noise.exponential gives for (per_image, width)
-    number = (row % per_image) * width + at
-    upper = number < half
-    z = (tl.where(upper, number, number - half) + first) * STEP + tl.load(keys + row // per_image)
+    # the numbers that PositionNoise.exponential gives for `width`
+    upper = at < half
+    z = (tl.where(upper, at, at - half) + tl.load(first + row)) * STEP + tl.load(keys + row // per_image)
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * MIX
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * REMIX
     z = z ^ ((z >> 31) & 0x1FFFFFFFF)
@@ -92,18 +91,16 @@ def _draw(
 
 
 def draw_ids(
-    logits: Tensor, keys: Tensor, first: int, branches: int, scale: float, temperature: float
+    logits: Tensor, noise: PositionNoise, branches: int, scale: float, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Ids (B, n) from logits (branches * B, n, V) with their log-probabilities.
-
-    The noise is that of streams `keys` (B, 1) from number `first` on, as `Noise.exponential` would make it.
-    """
+    """Ids (B, n) from logits (branches * B, n, V) with their log-probabilities, by what `noise.exponential` is."""
+    keys, first = noise.keys, noise.first.contiguous()
     batch, (count, width) = len(keys), logits.shape[1:]
     ids = torch.empty(batch, count, dtype=torch.int64, device=logits.device)
     confidence = torch.empty(batch, count, dtype=torch.float32, device=logits.device)
     if batch * count:
         _draw[(batch * count,)](
-            logits.contiguous(), keys, ids, confidence, batch * count, count, first, (count * width + 1) // 2, width,
+            logits.contiguous(), keys, first, ids, confidence, batch * count, count, (width + 1) // 2, width,
             float(scale), float(temperature),
             STEP=signed(STEP), MIX=signed(MIX), REMIX=signed(REMIX), BRANCHES=branches, **width_block(width),
         )  # fmt: skip

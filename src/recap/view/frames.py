@@ -90,7 +90,7 @@ def frame_of(
     contexts = enumerate(schedule.contexts(), 1)
     places = [(number, *context, index) for number, context in contexts for index in range(len(context[1].steps))]
     number, start, group, index = places[step - 1]
-    drawn, target = group.steps[index].tokens, start + group.tokens
+    drawn, target = group.steps[index].tokens, start + group.rows
     parts = (
         (canvas.raster()[:count], states_of(canvas, schedule.known, drawn, target)[:count], canvas.finite[:count])
         for canvas, count in zip(canvases, counts, strict=True)

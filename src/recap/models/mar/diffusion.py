@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from recap.core.attention import Norm
 from recap.core.canvas import Draw
 from recap.core.heads import guided
-from recap.core.noise import Noise
+from recap.core.noise import PositionNoise
 from recap.core.schedule import Step
 
 TRAINED_STEPS = 1000
@@ -117,12 +117,13 @@ class DiffusionHead:
         self.bound = bound
         self._times: dict[tuple[tuple[Update, ...], torch.device], Tensor] = {}
 
-    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
-        return Draw(self.denoise(features, self.noise(step, features.shape[1], noise), step, branches))
+    def draw(self, features: Tensor, step: Step, branches: int, noise: PositionNoise) -> Draw:
+        return Draw(self.denoise(features, self.noise(step, noise), step, branches))
 
-    def noise(self, step: Step, tokens: int, noise: Noise) -> Tensor:
+    def noise(self, step: Step, noise: PositionNoise) -> Tensor:
         """All that a draw needs (B, S, n, C): the beginning alone for solvers without noise."""
-        return noise.normal(step.head_steps if step.solver == "ancestral" else 1, tokens, self.channels)
+        drawn = noise.normal(step.head_steps if step.solver == "ancestral" else 1, self.channels)  # (B, n, S, C)
+        return drawn.transpose(1, 2).contiguous()
 
     def denoise(self, features: Tensor, random: Tensor, step: Step, branches: int = 1) -> Tensor:
         """Latents (B, n, C) from features (branches * B, n, D) and all the noise of the run (B, S, n, C)."""

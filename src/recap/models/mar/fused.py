@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from recap.core.canvas import Draw
-from recap.core.noise import Noise
+from recap.core.noise import PositionNoise
 from recap.core.protocols import Head
 from recap.core.schedule import Step
 from recap.models.layers import is_plain
@@ -139,10 +139,10 @@ class GraphedDiffusionHead:
         self.graphs = self.new_graphs()
         self.memory: dict[Hashable, tuple[Tensor, Tensor, Tensor]] = {}
 
-    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
+    def draw(self, features: Tensor, step: Step, branches: int, noise: PositionNoise) -> Draw:
         """As the head draws it; the number of tokens is rounded up to one of few, and the rest thrown away."""
         count, padded = features.shape[1], bucket(features.shape[1])
-        random = self.head.noise(step, count, noise)  # (B, S, n, C)
+        random = self.head.noise(step, noise)  # (B, S, n, C)
         shape = (features.shape[0], padded, features.shape[2])
         key = (*shape, step.head_steps, step.solver, branches, features.dtype)
         if key not in self.memory:
