@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recap.core.canvas import Canvas, Draw, take
 from recap.core.noise import Noise
-from recap.core.protocols import Head, Selector
+from recap.core.protocols import Head
 from recap.core.schedule import Group
 
 
@@ -83,6 +83,3 @@ class ConfidenceOrder:
         if step.rank_temperature is None:
             return Draw(take(draw.values, first), take(draw.confidence, first))
         return head.draw(take(features, first), step, canvas.branches, noise)
-
-
-ORDERS: dict[str, Callable[[], Selector]] = {"random": RandomOrder, "confidence": ConfidenceOrder}
