@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recap import Ramp, SamplingOptions, preset
+from recap.core.orders import ORDERS
 from recap.core.presets import DIFFUSION, PRESETS, mage, mar, maskgit, maskgit_r
 from recap.core.schedule import SOLVERS
-from recap.core.selection import ORDERS
 
 FULL: dict[str, Any] = {
     "preset": "mar",

@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from recap.core.decode import grouped_decode
+from recap.core.orders import BlueNoiseOrder, HaltonOrder
 from recap.core.schedule import cosine
 from recap.core.selection import FixedOrder, RandomOrder
 from tests import tiny
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-@pytest.mark.parametrize("selector", [FixedOrder(range(16)), FixedOrder(range(15, -1, -1))])
+@pytest.mark.parametrize("selector", [FixedOrder(range(15, -1, -1)), HaltonOrder(), BlueNoiseOrder()])
 def test_tokens_arrive_in_the_order_that_was_chosen(family: str, selector: Any) -> None:
     adapter = tiny.model(family)
     schedule = cosine(16, full=3, local=3, warmup=0, rank_temperature=1.0, head_steps=(4, 3))

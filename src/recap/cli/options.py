@@ -9,9 +9,9 @@ import torch
 
 from recap import weights
 from recap.core.options import SamplingOptions, guidance_scale, head_steps
+from recap.core.orders import ORDERS
 from recap.core.presets import PRESETS
 from recap.core.schedule import SOLVERS
-from recap.core.selection import ORDERS
 from recap.engine import ENGINES
 from recap.models.registry import build, randomize, size_name
 from recap.pipelines import Pipeline

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from recap.core.counts import group_lengths
+from recap.core.orders import ORDERS
 from recap.core.presets import PRESETS, check_family, usual_guidance
 from recap.core.schedule import BOUNDS, Bound, Ramp, Schedule, check_value, is_number, one_of, whole
-from recap.core.selection import ORDERS
 
 USUAL = (48, 16)  # full and local evaluations of models that say nothing of their own
 GROUPING = ("full", "local", "warmup", "chain")

@@ -126,7 +126,7 @@ class Group:
     def numbers(self, noise: Noise, first: int, number: int, purpose: Purpose, positions: Tensor) -> PositionNoise:
         """The numbers of sub-step `number` for positions (B, n), where the group's first one is number `first`."""
         same = self.coupled & (2 if purpose is Purpose.RANKS else 1)
-        if same and purpose is Purpose.REDRAWN:
+        if self.coupled & 4 and purpose is Purpose.REDRAWN:
             purpose = Purpose.VALUES
         return noise.at(first if same else number, purpose, positions)
 
@@ -333,7 +333,7 @@ def _build(tokens: int, rule: Callable[[int, int], list[int]], **given: Unpack[D
             Step(sizes[s], warmth[s], rank, choices[first], scales[s], head_steps[s > first], solver)
             for s in range(first, first + length)
         ]
-        groups.append(Group(tuple(group)) if length == 1 else _reusing(tuple(group), sum(sizes[first:]), given))
+        groups.append(Group(tuple(group), coupled=given.get("coupled", 0)) if length == 1 else _reusing(tuple(group), sum(sizes[first:]), given))
         first += length
     return Schedule(tuple(groups), known)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from recap.core.canvas import Canvas, Draw
 from recap.core.noise import Noise, PositionNoise
-from recap.core.protocols import Selector
 from recap.core.schedule import Step
 
 
@@ -99,10 +98,3 @@ class BlockOrder(InformedOrder):
         blocks = (canvas.decoded - canvas.known) // self.length + 1
         end = super().candidates(canvas, target, count).stop
         return slice(canvas.decoded, min(canvas.known + blocks * self.length, end))
-
-
-ORDERS: dict[str, Callable[[], Selector]] = {
-    "random": RandomOrder,
-    "confidence": ConfidenceOrder,
-    "informed": InformedOrder,
-}

@@ -18,7 +18,7 @@ from torch import Tensor
 from recap.core.canvas import Canvas, Known
 from recap.core.decode import decode_groups
 from recap.core.memory import is_out_of_memory, release
-from recap.core.selection import ORDERS
+from recap.core.orders import ORDERS
 from recap.runs.works import Done, Failed, Work
 from recap.view.progress import tqdm
 
