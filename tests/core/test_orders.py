@@ -61,6 +61,15 @@ def test_tokens_of_one_sub_step_are_farther_apart_than_random_ones(selector: Sel
 
 
 @pytest.mark.parametrize("selector", APART)
+def test_edges_of_the_grid_come_no_sooner_than_the_rest(selector: Selector) -> None:
+    first = selector.order(SIDE**2, tiny.noise(100))[:, : 2 * SIDE]
+    rows, columns = first // SIDE, first % SIDE
+    edge = torch.stack([rows, columns, SIDE - 1 - rows, SIDE - 1 - columns]).amin(dim=0) == 0
+    share = 4 * (SIDE - 1) / SIDE**2
+    assert abs(edge.double().mean().item() - share) < 0.1 * share
+
+
+@pytest.mark.parametrize("selector", APART)
 def test_a_grid_that_is_no_square_is_refused(selector: Selector) -> None:
     with pytest.raises(ValueError, match=r"15 tokens, .* use order=random"):
         selector.order(15, tiny.noise(1))
