@@ -55,7 +55,9 @@ class Scene:
         canvas.commit(Draw(self.tokens[:, :half]))
         wanted = slice(half, half + 8)
         full = model.full(canvas, cache, wanted).float().clone()
-        noise = Noise(image_generators(1, range(self.batch)), pipe.device).at(1, Purpose.VALUES, self.order[:, wanted])
+        noise = Noise(image_generators(1, range(self.batch)), pipe.device).at(
+            1, Purpose.VALUES, self.order[:, wanted]
+        )
         step = schedule.steps[-1]
         draw = model.head.draw(full.to(model.dtype), step, branches, noise).values.clone()
         canvas.commit(Draw(self.tokens[:, half : half + 4]))

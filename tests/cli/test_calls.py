@@ -11,7 +11,7 @@ from PIL import Image
 
 import recap
 from recap.cli import main
-from recap.core.decode import check_fit
+from recap.core.start import check_fit
 from recap.pipelines.inputs import labels_of
 
 SOURCE = Path(recap.__file__).parent

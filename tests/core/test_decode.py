@@ -12,12 +12,14 @@ from torch import Tensor
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Known, take
 from recap.core.costs import run_cost
-from recap.core.decode import check_fit, grouped_decode
+from recap.core.decode import grouped_decode
 from recap.core.heads import CategoricalHead
 from recap.core.noise import Noise
 from recap.core.protocols import Selector
-from recap.core.schedule import Group, Ramp, Schedule, cosine, from_counts, power
+from recap.core.schedule import Ramp, Schedule, cosine, from_counts, power
 from recap.core.selection import BlockOrder, ConfidenceOrder, InformedOrder, RandomOrder
+from recap.core.start import check_fit
+from recap.core.steps import Group
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.verification.verifier import distance
 from tests import tiny
@@ -34,7 +36,7 @@ def schedules(draw: Any, tokens: int, guided: bool, local: bool = True) -> Sched
     counts = [b - a for a, b in zip([0, *cuts], [*cuts, tokens], strict=True)]
     steps, chain = len(counts), draw(st.integers(1, 4))
     full = draw(st.integers(-(-steps // (1 + chain)), steps)) if local else steps
-    return from_counts(
+    made = from_counts(
         tokens,
         counts,
         full=full,
@@ -47,10 +49,10 @@ def schedules(draw: Any, tokens: int, guided: bool, local: bool = True) -> Sched
         guidance=draw(st.sampled_from([1.0, 1.5, Ramp(1.0, 2.0)])) if guided else 1.0,
         head_steps=(4, 3),
         target=draw(st.sampled_from([1.0, 1.5, 100.0])),
-        before=draw(st.integers(0, 3)),
-        after=draw(st.integers(0, 3)),
-        coupled=draw(st.integers(0, 3)),
+        coupled=draw(st.booleans()),
     )
+    more = [draw(st.integers(0, 3)) for _ in range(2)]
+    return replace(made, groups=tuple(replace(g, before=more[0], after=more[1]) for g in made.groups))
 
 
 def selectors(adapter: Adapter) -> st.SearchStrategy[Selector]:

@@ -3,7 +3,7 @@ import torch
 
 from recap.core.canvas import Canvas, Draw, take
 from recap.core.heads import CategoricalHead, guided
-from recap.core.schedule import Step
+from recap.core.steps import Step
 from tests import tiny
 
 LOGITS = torch.tensor([0.0, 1.0, -2.0, 0.5, 3.0])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recap import Ramp, SamplingOptions, preset
 from recap.core.orders import ORDERS
 from recap.core.presets import DIFFUSION, PRESETS, mage, mar, maskgit, maskgit_r
-from recap.core.schedule import SOLVERS
+from recap.core.steps import SOLVERS
 
 FULL: dict[str, Any] = {
     "preset": "mar",

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from recap.core.counts import cosine_counts, counts_from, group_lengths, linear_counts, power_counts
 from recap.core.presets import PAPER_ROWS, interpolated, maskgit, preset
-from recap.core.schedule import Group, Ramp, Schedule, cosine, from_counts, linear, power
+from recap.core.schedule import Ramp, Schedule, cosine, from_counts, linear, power
+from recap.core.steps import Group
 
 
 def runs(text: str) -> list[int]:

@@ -15,8 +15,9 @@ from recap.core.canvas import Canvas, Known
 from recap.core.decode import grouped_decode
 from recap.core.memory import release
 from recap.core.noise import Noise, image_generators
-from recap.core.schedule import Schedule, Step, from_counts
+from recap.core.schedule import Schedule, from_counts
 from recap.core.selection import InformedOrder
+from recap.core.steps import Step
 from recap.engine import ENGINES, default_engine, with_engine
 from recap.models.adapter import Adapter
 from recap.models.mar.diffusion import DiffusionHead
@@ -61,7 +62,7 @@ def quick_model(plain: Adapter) -> Adapter:
     return fused(plain) if DEVICE == "cuda" else plain
 
 
-def schedule(adapter: Adapter, chain: int = 2, **reuse: float) -> Schedule:
+def schedule(adapter: Adapter, chain: int = 2, **reuse: Any) -> Schedule:
     return from_counts(
         16,
         [1, 2, 3, 2, 4, 4],
@@ -84,7 +85,7 @@ def labels_of(adapter: Adapter, batch: int = 2) -> Tensor | None:
 def steps(adapter: Adapter, seed: int, batch: int = 2, noise: Any = Noise, informed: bool = False) -> Any:
     made = noise(image_generators(seed, range(batch)), torch.device(DEVICE))
     labels, selector = labels_of(adapter, batch), InformedOrder() if informed else adapter.selector()
-    reuse = {"target": 2.0, "before": 2, "coupled": 3} if informed else {}
+    reuse: dict[str, Any] = {"target": 2.0, "coupled": True} if informed else {}
     return grouped_decode(adapter, labels, schedule(adapter, **reuse), selector, made)
 
 

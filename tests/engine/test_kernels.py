@@ -13,7 +13,7 @@ from recap.core.attention import split_heads
 from recap.core.cache import LayerCache, Rows
 from recap.core.canvas import Draw
 from recap.core.heads import CategoricalHead
-from recap.core.schedule import Step
+from recap.core.steps import Step
 from tests import tiny
 
 kernels = pytest.importorskip("recap.engine.kernels")

@@ -23,7 +23,7 @@ class Stream:
         self.key = self.state = int(torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator)) % 2**64
 
     def at(self, step: int, purpose: int, position: int) -> "Stream":
-        """The numbers of a position in sub-step `step`, counted from 1, for values (0), ranks (1), values again (2)."""
+        """The numbers of a position in sub-step `step`, from 1, for values (0), ranks (1), values again (2)."""
         other = copy.copy(self)
         first = ((1 + 3 * step + purpose) << 38) + (position << 20)
         other.state = (self.key + (first - 1) * 0x9E3779B97F4A7C15) % 2**64
@@ -64,7 +64,8 @@ def decode_ids(net: Any, label: int | None, schedule: Schedule, seed: int, image
     size, mask = net.config.num_tokens, net.config.mask_id
     ids = [mask] * size
     waiting = list(range(size))  # masked positions, in the order in which the last ranking left them
-    for number, step in enumerate(schedule.steps, start=1):
+    steps = [(step, group.coupled) for group in schedule for step in group.steps]
+    for number, (step, coupled) in enumerate(steps, start=1):
         logits = net(torch.tensor([ids]), *() if label is None else (torch.tensor([label]),))[0].double()
         if step.guidance != 1.0:
             null = net(torch.tensor([ids]), torch.tensor([net.config.null_class]))[0].double()
@@ -89,7 +90,7 @@ def decode_ids(net: Any, label: int | None, schedule: Schedule, seed: int, image
             waiting.sort(key=lambda position: -score[position])
         now, waiting = waiting[: step.tokens], waiting[step.tokens :]
         for position in now:
-            ids[position] = draw(position, step.temperature, 2) if apart else drawn[position]
+            ids[position] = draw(position, step.temperature, 0 if coupled else 2) if apart else drawn[position]
     assert not waiting
     return ids
 

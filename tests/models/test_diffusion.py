@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from recap.core.schedule import Step
+from recap.core.steps import Step
 from recap.models.mar.diffusion import DiffusionHead, updates
 from tests import tiny
 from tests.models import plain

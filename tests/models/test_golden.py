@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw, take
-from recap.core.schedule import Step
+from recap.core.steps import Step
 from recap.models.adapter import Adapter
 from recap.models.layers import TokenEmbedding
 from recap.models.mage import MAGE, MAGEAdapter, MAGEConfig

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from recap import Output, Schedule, cosine, preset
-from recap.core.schedule import Step
+from recap.core.steps import Step
 from recap.pipelines.codec import OUTPUT_TYPES
 from recap.pipelines.output import SHOWN
 from recap.view.sheet import grid

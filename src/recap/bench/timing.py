@@ -16,7 +16,7 @@ from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw
 from recap.core.noise import PositionNoise
 from recap.core.protocols import Head, Selector
-from recap.core.schedule import Step
+from recap.core.steps import Step
 from recap.engine import WARM_RUNS
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.pipelines import Pipeline

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from recap import weights
-from recap.core.options import SamplingOptions, guidance_scale, head_steps
+from recap.core.options import SamplingOptions, guidance_scale, head_steps, truth
 from recap.core.orders import ORDERS
 from recap.core.presets import PRESETS
-from recap.core.schedule import SOLVERS
+from recap.core.steps import SOLVERS
 from recap.engine import ENGINES
 from recap.models.registry import build, randomize, size_name
 from recap.pipelines import Pipeline
@@ -42,6 +42,10 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--solver", choices=SOLVERS, help="how a diffusion head takes its steps")
     group.add_argument("--order", choices=ORDERS, help="where to decode first")
+    about = "rows of a target set, as a multiple of what its group commits (default 1, informed 2)"
+    group.add_argument("--target", type=float, metavar="M", help=about)
+    about = "the same random numbers whenever a position is drawn again in a group (default false, informed true)"
+    group.add_argument("--coupled", type=truth, metavar="true|false", help=about)
 
 
 def add_batch(parser: argparse.ArgumentParser, usual: int = 8, **more: Any) -> None:

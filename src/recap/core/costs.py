@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from recap.core.cache import CacheLayout
-from recap.core.schedule import Schedule, Step
+from recap.core.schedule import Schedule
+from recap.core.steps import Step
 
 
 class CostModel(Protocol):
@@ -77,6 +78,7 @@ def logit_bytes(drawn: int, codes: int, rows: tuple[int, int], itemsize: int) ->
 def run_cost(model: CostModel, schedule: Schedule) -> Cost:
     """What grouped decoding with `schedule` costs for one image, all guidance branches."""
     full = local = head = 0
+    size = schedule.known + schedule.tokens
     for context, group in schedule.contexts():
         branches = 2 if group.guided else 1
         first, *others = group.steps
@@ -84,8 +86,8 @@ def run_cost(model: CostModel, schedule: Schedule) -> Cost:
         head += branches * _first_draw(model, schedule, context, first)
         decoded = context + first.tokens
         for step in others:
-            local += branches * model.local_flops(context, decoded, group.rows)
-            head += branches * model.draw_flops(step.tokens, step.head_steps)
+            local += branches * model.local_flops(context, decoded, group.local_rows(context, size))
+            head += branches * model.draw_flops(group.local_draws(step, decoded - context), step.head_steps)
             decoded += step.tokens
     return Cost(full, local, head)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from recap.core.canvas import Draw
 from recap.core.noise import PositionNoise
-from recap.core.schedule import Step
+from recap.core.steps import Step
 
 
 def guided(predictions: Tensor, branches: int, scale: float) -> Tensor:

@@ -1,9 +1,9 @@
 """Randomness: one stream for each image, so that an image never depends on its neighbours in the batch.
 
 Number i of an image's stream is a hash of the image's key and i (SplitMix64), so a batch is drawn by a few operations
-over all of its images and nothing waits for a device. Every draw and every position have numbers of their own, so
-that what is drawn for a position does not depend on which others are drawn with it. What comes after the hash is made
-of operations that IEEE 754 rounds exactly (no library's `log` or `cos`, but for `exponential`): every device and batch
+over all of its images and nothing waits for a device. Every draw and position has numbers of its own, so that what
+is drawn for a position does not depend on which others are drawn with it. What comes after the hash is made of
+operations that IEEE 754 rounds exactly (no library has a part, but for `exponential`): every device and batch
 size gives the same bits.
 """
 

@@ -10,7 +10,8 @@ from typing import Any, Self
 from recap.core.counts import group_lengths
 from recap.core.orders import ORDERS
 from recap.core.presets import PRESETS, check_family, usual_guidance
-from recap.core.schedule import BOUNDS, Bound, Ramp, Schedule, check_value, is_number, one_of, whole
+from recap.core.schedule import Ramp, Schedule
+from recap.core.steps import BOUNDS, Bound, check_value, is_number, one_of, whole
 
 USUAL = (48, 16)  # full and local evaluations of models that say nothing of their own
 GROUPING = ("full", "local", "warmup", "chain")
@@ -23,7 +24,9 @@ class SamplingOptions:
     None leaves a value to whatever these options are put over: first the model's own, then the preset. `full` and
     `local` are numbers of evaluations, `warmup` groups at the start have no local ones (the paper's u), and a group
     has at most `chain` of them. One number of `guidance` means what it usually does for the preset: a ramp from 1
-    for MAR, constant otherwise. `head_steps` are the diffusion steps after full and after local evaluations.
+    for MAR, constant otherwise. `head_steps` are the diffusion steps after full and after local evaluations. The
+    target set has `target` times as many rows as its group commits, and `coupled` draws of a position use the same
+    random numbers; order "informed" means 2 and true unless these are said.
     """
 
     preset: str | None = None
@@ -38,9 +41,7 @@ class SamplingOptions:
     solver: str | None = None
     order: str | None = None
     target: float | None = None
-    before: int | None = None
-    after: int | None = None
-    coupled: int | None = None
+    coupled: bool | None = None
 
     def __post_init__(self) -> None:
         for name, value in self._said().items():
@@ -136,6 +137,8 @@ class SamplingOptions:
             raise ValueError(f"{self} name no preset; put them over a model's own options, or say preset=...")
         full, local = self._evaluations()
         values = {name: value for name, value in self._said().items() if name not in ("preset", "order")}
+        if self.order == "informed" and local:
+            values = {"target": 2.0, "coupled": True} | values
         if self.guidance is not None:
             values["guidance"] = usual_guidance(self.preset, self.guidance)
         return PRESETS[self.preset](tokens, **{**values, "full": full, "local": local, "known": known})
@@ -169,6 +172,8 @@ class SamplingOptions:
 
 def _short(value: object) -> str:
     """A number in few digits, if these mean the same number; any other value as it is."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if not isinstance(value, float):
         return str(value)
     short = f"{value:g}"
@@ -187,6 +192,12 @@ def head_steps(text: str) -> tuple[int, int]:
     """Diffusion steps after full and after local evaluations, one number for both or two with a stroke between."""
     first, _, second = text.partition("/")
     return int(first), int(second or first)
+
+
+def truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
 
 
 def pair_of(bound: Bound) -> Bound:
@@ -214,7 +225,5 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], Bound]] = {  # how each is read f
     "solver": (str, BOUNDS["solver"]),
     "order": (str, one_of(ORDERS)),
     "target": (float, (lambda value: is_number(value) and value >= 1, "a number of at least 1")),
-    "before": (int, whole(0)),
-    "after": (int, whole(0)),
-    "coupled": (int, whole(0)),
+    "coupled": (truth, (lambda value: isinstance(value, bool), "true or false")),
 }

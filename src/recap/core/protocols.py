@@ -10,7 +10,8 @@ from torch import Tensor
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw
 from recap.core.noise import Noise, PositionNoise
-from recap.core.schedule import Schedule, Step
+from recap.core.schedule import Schedule
+from recap.core.steps import Step
 
 
 @runtime_checkable

@@ -7,46 +7,12 @@ a strategy found by search (AutoNAT) is only another list.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
-from torch import Tensor
-
 from recap.core.counts import cosine_counts, group_lengths, linear_counts, power_counts
-from recap.core.noise import Noise, PositionNoise, Purpose
-
-SOLVERS = ("ancestral", "ddim")  # of diffusion heads
-
-
-Bound = tuple[Callable[[Any], bool], str]  # whether a value may be, and what may be
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def whole(least: int) -> Bound:
-    return lambda value: type(value) is int and value >= least, f"an integer of at least {least}"
-
-
-def one_of(words: Collection[str]) -> Bound:
-    return lambda value: isinstance(value, str) and value in words, f"one of {', '.join(words)}"
-
-
-BOUNDS: dict[str, Bound] = {
-    "temperature": (lambda value: is_number(value) and value >= 0, "0 (greedy) or more (1.0 leaves logits alone)"),
-    "choice_temperature": (lambda value: is_number(value) and value >= 0, "0 (greedy) or more"),
-    "guidance": (is_number, "a finite number (1.0 means no guidance)"),
-    "head_steps": whole(2),
-    "solver": one_of(SOLVERS),
-}
-
-
-def check_value(name: str, value: object, bound: Bound) -> None:
-    fits, expected = bound
-    if not fits(value):
-        raise ValueError(f"{name} is {value!r}; it must be {expected}")
+from recap.core.steps import Group, Step
 
 
 class Ramp(NamedTuple):
@@ -54,98 +20,6 @@ class Ramp(NamedTuple):
 
     start: float
     end: float
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One sub-step: how many tokens it commits, and how they are drawn.
-
-    `temperature` is the paper's tau_1 (for MAR the temperature of the diffusion noise) and
-    `choice_temperature` its tau_2, which only the first sub-step of a group uses. `rank_temperature` is the
-    temperature of a separate draw that only ranks positions; None ranks the very values that are committed.
-    `solver` is how a diffusion head takes its steps: as published, or without noise by DDIM. With a `threshold`,
-    candidates that are surer than this probability are committed too, so that `tokens` is the least number, and
-    later sub-steps whose tokens are there by then do nothing; images are then drawn one at a time.
-    """
-
-    tokens: int
-    temperature: float = 1.0
-    rank_temperature: float | None = None
-    choice_temperature: float = 0.0
-    guidance: float = 1.0
-    head_steps: int = 100
-    solver: str = "ancestral"
-    threshold: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.tokens < 1:
-            raise ValueError(f"a sub-step commits {self.tokens} tokens; every sub-step needs at least one")
-        for name, bound in BOUNDS.items():
-            check_value(name, getattr(self, name), bound)
-        if self.rank_temperature is not None:
-            check_value("rank_temperature", self.rank_temperature, BOUNDS["temperature"])
-        if self.threshold is not None and not 0 < self.threshold < 1:
-            raise ValueError(f"threshold is {self.threshold}; it is a probability between 0 and 1")
-
-    @property
-    def ranking(self) -> Step:
-        """The draw by which positions are ranked."""
-        return self if self.rank_temperature is None else replace(self, temperature=self.rank_temperature)
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One full evaluation and the local evaluations that reuse its cache.
-
-    Its target set has the `target` rows that come first after the full evaluation; at least those that it commits,
-    which is what 0 means. Local evaluations recompute these, and `before` rows decoded last and `after` masked ones
-    that come next. In a `coupled` group local draws take the numbers of the full evaluation's for the same position.
-    """
-
-    steps: tuple[Step, ...]
-    target: int = 0
-    before: int = 0
-    after: int = 0
-    coupled: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.steps:
-            raise ValueError("a group has no steps; the first step of a group follows its full evaluation")
-        if self.target and self.target < self.tokens:
-            raise ValueError(f"a target set of {self.target} rows is too small for the {self.tokens} tokens of a group")
-
-    @property
-    def rows(self) -> int:
-        """Rows of the target set, as far as so many are left."""
-        return self.target or self.tokens
-
-    def recomputed(self, target: slice, size: int) -> slice:
-        """The rows that a local evaluation recomputes for a target set, of `size` that there are."""
-        return slice(max(0, target.start - self.before), min(size, target.stop + self.after))
-
-    def numbers(self, noise: Noise, first: int, number: int, purpose: Purpose, positions: Tensor) -> PositionNoise:
-        """The numbers of sub-step `number` for positions (B, n), where the group's first one is number `first`."""
-        same = self.coupled & (2 if purpose is Purpose.RANKS else 1)
-        if self.coupled & 4 and purpose is Purpose.REDRAWN:
-            purpose = Purpose.VALUES
-        return noise.at(first if same else number, purpose, positions)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(step.tokens for step in self.steps)
-
-    @property
-    def tokens(self) -> int:
-        return sum(self.sizes)
-
-    @property
-    def local(self) -> int:
-        return len(self.steps) - 1
-
-    @property
-    def guided(self) -> bool:
-        """Whether any of its steps needs the unconditional branch."""
-        return any(step.guidance != 1.0 for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +135,9 @@ class Draws(TypedDict, total=False):
     or `warmup` groups (u), fewer where the local evaluations need the room. `chain` is the number of local
     evaluations a group may have. Values are a number or one number for each sub-step; a single `choice_temperature`
     decays linearly to 0 over the groups; `guidance` may be a `Ramp`. `head_steps` are the diffusion steps after full
-    and after local evaluations. `known` tokens are there before the run begins, beside those that the schedule
-    decodes.
+    and after local evaluations. Of groups with local evaluations the target set has `target` times as many rows as
+    they commit; for `coupled` see `Group`. `known` tokens are there before the run begins, beside those that the
+    schedule decodes.
     """
 
     full: Required[int]
@@ -276,9 +151,7 @@ class Draws(TypedDict, total=False):
     head_steps: tuple[int, int]
     solver: str
     target: float
-    before: int
-    after: int
-    coupled: int
+    coupled: bool
     known: int
 
 
@@ -333,7 +206,11 @@ def _build(tokens: int, rule: Callable[[int, int], list[int]], **given: Unpack[D
             Step(sizes[s], warmth[s], rank, choices[first], scales[s], head_steps[s > first], solver)
             for s in range(first, first + length)
         ]
-        groups.append(Group(tuple(group), coupled=given.get("coupled", 0)) if length == 1 else _reusing(tuple(group), sum(sizes[first:]), given))
+        groups.append(
+            Group(tuple(group), coupled=given.get("coupled", False))
+            if length == 1
+            else _reusing(tuple(group), sum(sizes[first:]), given)
+        )
         first += length
     return Schedule(tuple(groups), known)
 
@@ -342,13 +219,7 @@ def _reusing(steps: tuple[Step, ...], masked: int, given: Draws) -> Group:
     """A group with local evaluations, at whose beginning so many tokens are masked."""
     tokens = sum(step.tokens for step in steps)
     target = min(math.ceil(given.get("target", 1.0) * tokens), masked)
-    return Group(
-        steps,
-        target if target > tokens else 0,
-        given.get("before", 0),
-        given.get("after", 0),
-        given.get("coupled", 0),
-    )
+    return Group(steps, target if target > tokens else 0, coupled=given.get("coupled", False))
 
 
 def _guidance(guidance: float | Ramp | Sequence[float], sizes: Sequence[int], known: int) -> list[float]:

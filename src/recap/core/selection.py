@@ -9,7 +9,7 @@ from torch import Tensor
 
 from recap.core.canvas import Canvas, Draw
 from recap.core.noise import Noise, PositionNoise
-from recap.core.schedule import Step
+from recap.core.steps import Step
 
 
 class PrecomputedOrder:

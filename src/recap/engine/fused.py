@@ -13,7 +13,7 @@ from recap.core.canvas import Draw
 from recap.core.heads import CategoricalHead
 from recap.core.noise import PositionNoise
 from recap.core.protocols import Head
-from recap.core.schedule import Step
+from recap.core.steps import Step
 from recap.engine import kernels
 from recap.models.adapter import Adapter
 from recap.models.layers import MLP, is_plain

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from recap.core.cache import CacheLayout, StackLayout
 from recap.core.costs import block_flops, block_values, logit_bytes
-from recap.core.schedule import Schedule, Step
+from recap.core.schedule import Schedule
+from recap.core.steps import Step
 
 
 def check_positive(config: object, names: Iterable[str]) -> None:

@@ -12,12 +12,12 @@ from torch import Generator, Tensor, nn
 
 from recap import weights
 from recap.checkpoints import CheckpointError, save_pretrained
-from recap.core.decode import check_fit
 from recap.core.noise import Noise, stream_key
 from recap.core.options import SamplingOptions
 from recap.core.presets import usual_guidance
 from recap.core.protocols import Releasable, Selector
 from recap.core.schedule import Ramp, Schedule
+from recap.core.start import check_fit
 from recap.engine import default_engine, noise_with, with_engine
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.models.registry import adapt, build, usual_preset

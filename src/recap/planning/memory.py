@@ -66,7 +66,7 @@ def predict(
     for context, group in schedule.contexts():
         for index, step in enumerate(group.steps):
             ranked = config.draws_candidates and index == 0
-            drawn = schedule.known + schedule.tokens - context if ranked else step.tokens
+            drawn = schedule.known + schedule.tokens - context if ranked else group.local_draws(step, 0)
             head = max(head, config.draw_bytes(step, drawn, rows, size, cuda))
     evaluation = batch * branches * config.full_values * size
     # graphs keep the head's memory during evaluations; without them, what it computes ahead may be there twice

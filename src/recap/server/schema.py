@@ -48,6 +48,10 @@ class PlanRequest(Request):
     )
     solver: Word | None = Field(default=None, description="How a diffusion head takes its steps.")
     order: Word | None = Field(default=None, description="In which order positions are decoded.")
+    target: Number | None = Field(
+        default=None, description="Rows of a target set, in multiples of what is committed."
+    )
+    coupled: bool | None = Field(default=None, description="The same random numbers when a position is drawn again.")
 
     def options(self) -> SamplingOptions:
         """The sampling options that are given, as text or alone."""

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from recap.core.attention import evaluate_stack
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw
-from recap.core.noise import Noise
-from recap.core.schedule import Step
+from recap.core.noise import PositionNoise
+from recap.core.steps import Step
 from recap.models.adapter import StackAdapter, shifted
 from recap.models.layers import Block
 from recap.models.sizes import IdCosts
@@ -59,9 +59,9 @@ class ToyHead:
     def __init__(self, say: Any) -> None:
         self.say = say
 
-    def draw(self, features: Tensor, step: Step, branches: int, noise: Noise) -> Draw:
+    def draw(self, features: Tensor, step: Step, branches: int, noise: PositionNoise) -> Draw:
         mean = self.say(features)
-        return Draw(mean + step.temperature * noise.normal(*mean.shape[1:]).to(mean.dtype))
+        return Draw(mean + step.temperature * noise.normal(mean.shape[-1]).to(mean.dtype))
 
 
 class ToyAdapter(StackAdapter):

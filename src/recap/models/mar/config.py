@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from recap.core.cache import CacheLayout, StackLayout
 from recap.core.costs import block_flops, block_values
-from recap.core.schedule import Schedule, Step
+from recap.core.schedule import Schedule
+from recap.core.steps import Step
 from recap.models.mar.diffusion import AHEAD
 from recap.models.sizes import check_depth, check_positive, check_width
 

@@ -16,7 +16,7 @@ from recap.core.attention import Norm
 from recap.core.canvas import Draw
 from recap.core.heads import guided
 from recap.core.noise import PositionNoise
-from recap.core.schedule import Step
+from recap.core.steps import Step
 
 TRAINED_STEPS = 1000
 AHEAD = (1 << 25, 1 << 30)  # bytes of modulation that are computed ahead, on the CPU and on a GPU

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from recap.core.canvas import Draw
 from recap.core.noise import PositionNoise
 from recap.core.protocols import Head
-from recap.core.schedule import Step
+from recap.core.steps import Step
 from recap.models.layers import is_plain
 from recap.models.mar import kernels
 from recap.models.mar.diffusion import AHEAD, DiffusionHead, Update, updates
