@@ -42,14 +42,15 @@ MODELS = ("flowers-maskgit", "flowers-mage", "flowers-mar")
 OFFICIAL = ("mage", "mar", "nat")  # MAGE-B, MAR-B and AutoNAT-L
 WORKER = """
 import sys, time, recap
+clock = getattr(time, sys.argv[2])
 pipe = recap.load(sys.argv[1])
 pipe.progress = False
 asked = dict(num_images=1) if not pipe.model.classes else dict(labels=[3])
 def run(schedule, images=1):
-    began = time.perf_counter()
+    began = clock()
     for seed in range(images):
         pipe(**asked, schedule=schedule, seed=seed, output_type="latent")
-    return time.perf_counter() - began
+    return clock() - began
 run("4")
 print("ready", flush=True)
 for line in sys.stdin:
@@ -62,10 +63,13 @@ BUSY = "while True: pass"
 class Worker:
     """Another process that samples when it is told to, with the package of a checkout."""
 
-    def __init__(self, root: Path, model: str) -> None:
+    def __init__(self, root: Path, model: str, processor: bool = False) -> None:
+        """`processor`: seconds of one thread's processor time, which others on the machine change less."""
         environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+        if processor:
+            environment["OMP_NUM_THREADS"] = "1"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, model],
+            [sys.executable, "-c", WORKER, model, "process_time" if processor else "perf_counter"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -117,9 +121,9 @@ def timed(call: Callable[[], object], times: int = 1) -> Callable[[], float]:
     return run
 
 
-def plain_steps(before: Path, model: str, repeat: int) -> dict[str, Any]:
+def plain_steps(before: Path, model: str, repeat: int, processor: bool = False) -> dict[str, Any]:
     """64 plain steps of one image, the earlier version's seconds over ours."""
-    workers = [Worker(root, model) for root in (before, ROOT)]
+    workers = [Worker(root, model, processor) for root in (before, ROOT)]
     try:
         return in_turn(lambda: workers[0]("64"), lambda: workers[1]("64"), repeat)
     finally:
@@ -210,7 +214,7 @@ def busy(repeat: int, cores: int = 2) -> dict[str, Any]:
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--before", type=Path, help="a checkout of the version to compare with")
-    options.add_argument("--only", nargs="+", choices=("before", "evaluations", "official", "busy"))
+    options.add_argument("--only", nargs="+", choices=("before", "processor", "evaluations", "official", "busy"))
     options.add_argument("--repeat", type=int, default=7)
     options.add_argument("--json", type=Path, metavar="FILE")
     return options
@@ -224,6 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     if args.before is not None:
         parts["before"] = lambda: {name: plain_steps(args.before, name, args.repeat) for name in MODELS}
+        parts["processor"] = lambda: {name: plain_steps(args.before, name, args.repeat, True) for name in MODELS}
     others = Path(os.environ.get("RECAP_OTHERS", "others"))
     if found := [item for item in OFFICIAL if (others / item).is_dir()]:
         parts["official"] = lambda: {item: official(item, args.repeat) for item in found}
@@ -232,7 +237,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = json.loads(args.json.read_text()) | result
     for part in args.only or parts:
         if part not in parts:
-            needs = "--before" if part == "before" else f"{', '.join(OFFICIAL)} in {others} (RECAP_OTHERS)"
+            needs = (
+                "--before" if part in ("before", "processor") else f"{', '.join(OFFICIAL)} in {others} (RECAP_OTHERS)"
+            )
             raise SystemExit(f"{part} needs {needs}; see --help")
         result[part] = parts[part]()
         print(json.dumps({part: result[part]}, indent=1), flush=True)

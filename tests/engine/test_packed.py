@@ -1,6 +1,9 @@
 """Packed weights: the features of plain torch, the network untouched, whatever happens to its weights followed."""
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +11,15 @@ import torch
 from torch import Tensor, nn
 
 import recap
+from recap.core.attention import TORCH, split_heads
+from recap.core.canvas import Canvas
 from recap.engine import packed
+from recap.engine.cpu_attention import CPUOps, compiled
 from recap.engine.packed import PackedLinear, PackedModel
 from recap.models.adapter import Adapter
 from recap.pipelines.output import collect
+from recap.runs import draw
+from recap.runs.works import Work
 from recap.verification.verifier import distance
 from tests import tiny
 from tests.models import standins
@@ -60,6 +68,94 @@ def test_an_image_does_not_depend_on_its_neighbours(family: str) -> None:
     several = pipe(labels, num_images=None if labels else 3, schedule="3+3", seed=0, output_type="latent").tokens
     alone = pipe.works(labels, None if labels else 3, "3+3", seed=0)[2:]
     assert torch.equal(collect(pipe, alone, "latent").tokens[0], several[2])
+
+
+def test_batches_of_mar_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe, together = recap.load("flowers-mar"), set[int]()
+    pipe.progress = False
+    assert pipe.model.exact_batches
+
+    def drawn(batch: int, schedule: str, threads: int) -> Tensor:
+        pipe.batch_size = batch
+        torch.set_num_threads(threads)
+        return pipe(labels=list(range(8)), schedule=schedule, seed=0, output_type="latent").tokens
+
+    def begin(pipe: recap.Pipeline, works: Sequence[Work], size: int) -> Iterator[Canvas]:
+        together.add(len(works))
+        return began(pipe, works, size)
+
+    began, before = draw.begin, torch.get_num_threads()
+    monkeypatch.setattr(draw, "begin", begin)
+    try:
+        for schedule, threads in (("2+1", 2), ("2", 1)):
+            alone = drawn(1, schedule, threads)
+            assert all(torch.equal(drawn(batch, schedule, threads), alone) for batch in (3, 8))
+    finally:
+        torch.set_num_threads(before)
+    assert together == {1, 2, 3, 8}
+
+
+def test_only_what_is_known_to_be_exact_is_drawn_in_batches() -> None:
+    assert PackedModel(tiny.model("mar")).exact_batches
+    assert not PackedModel(tiny.model("maskgit")).exact_batches
+    assert not PackedModel(recap.wrap(standins.random(STANDINS["mar"](scaled=True, normed=True)))).exact_batches
+    halved = tiny.model("mar")
+    halved.module.to(torch.bfloat16)
+    assert not PackedModel(halved).exact_batches
+    hooked = tiny.model("mar")
+    next(part for part in hooked.module.modules() if type(part) is nn.Linear).register_forward_hook(lambda *_: None)
+    assert not PackedModel(hooked).exact_batches
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("then", ["none", "gelu", "swish"])
+@pytest.mark.parametrize(("inputs", "outputs"), [(48, 40), (1152, 288)])
+def test_the_bits_of_a_row_do_not_depend_on_the_others(inputs: int, outputs: int, then: str) -> None:
+    layer, x = packed.twin(nn.Linear(inputs, outputs), {}), torch.randn(70, inputs)
+    whole = layer(x, then)
+    assert distance(whole, packed.AFTERWARDS[then](nn.functional.linear(x, layer.weight, layer.bias))) <= 1e-5
+    assert all(torch.equal(layer(x[first : first + 9], then), whole[first : first + 9]) for first in range(61))
+    assert all(torch.equal(layer(x[:rows], then), whole[:rows]) for rows in range(1, 70))
+
+
+@torch.inference_mode()
+def test_attention_of_all_rows_is_torchs_and_the_same_in_every_batch() -> None:
+    ops, width = CPUOps(rows=65), 6 * 40
+    q, k, v = (split_heads(part, 6) for part in torch.randn(3, 65, 3 * width).chunk(3, dim=-1))
+    mixed = ops.attention(q, k, v)
+    assert distance(mixed, TORCH.attention(q, k, v)) <= 1e-5
+    assert all(torch.equal(ops.attention(q[i : i + 1], k[i : i + 1], v[i : i + 1])[0], mixed[i]) for i in range(3))
+    made = compiled.cache_info()
+    assert made.currsize > 0
+    assert distance(ops.attention(q[:, :, :9], k, v), mixed[:, :, :9]) <= 1e-5  # few rows are torch's
+    assert compiled.cache_info() == made
+
+
+GROWTH = """
+import resource, sys
+import recap
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 1e6
+
+pipe = recap.load("flowers-maskgit")
+pipe.progress = False
+def draw(images):
+    for seed in range(images):
+        pipe(labels=[seed], schedule="2+1", seed=seed)
+draw(5)
+before = resident()
+draw(100)
+print(resident() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_a_hundred_images_grow_the_process_by_less_than_20_mb() -> None:
+    done = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 20
 
 
 @pytest.mark.parametrize("family", STANDINS)

@@ -29,9 +29,9 @@ def test_what_a_callback_returns_is_applied(family: str) -> None:
     def swap(pipe: Pipeline, step: int, decoded: int, values: dict[str, Any]) -> dict[str, Any] | None:
         if step != at:
             return None
-        (image,) = values["images"]
-        decoded_then[image] = ~values["canvas"].masked[0]
-        return {**values, "tokens": other[image : image + 1]}
+        images = values["images"]
+        decoded_then.update(zip(images, ~values["canvas"].masked, strict=True))
+        return {**values, "tokens": other[images]}
 
     result = draw(shared(family), family, output_type="latent", callback_on_step_end=swap)
     for image, there in decoded_then.items():

@@ -313,7 +313,7 @@ def test_a_start_keeps_its_share(family: str, strength: float) -> None:
 
     def note(caller: Pipeline, step: int, decoded: int, values: dict[str, Any]) -> None:
         if not step:
-            drawn_masks.append(values["canvas"].masked.clone())
+            drawn_masks.extend(values["canvas"].masked.clone())
 
     asked: dict[str, Any] = {"strength": strength, "seed": 5, "schedule": None, "output_type": "latent"}
     result = draw(pipe, family, init=start, callback_on_step_end=note, **asked)

@@ -285,7 +285,8 @@ def test_callback_follows_every_sub_step(family: str) -> None:
         calls.append((step, decoded))
 
     draw(pipe, family, callback_on_step_end=note)
-    assert calls == 2 * list(enumerate(accumulate(SCHEDULE.sizes)))  # on the CPU one image after another
+    lots = 1 if pipe.model.exact_batches else 2  # on the CPU mostly one image after another
+    assert calls == lots * list(enumerate(accumulate(SCHEDULE.sizes)))
     assert calls[-1][1] == 16
 
 

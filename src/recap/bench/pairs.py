@@ -14,7 +14,7 @@ from PIL import Image
 
 from recap.bench.timing import synchronized_time
 from recap.pipelines import Pipeline
-from recap.runs.draw import StepObserver, draw, images_together
+from recap.runs.draw import StepObserver, draw, fewest_together
 from recap.runs.works import Done, Failed, Work
 from recap.view.sheet import MAX_COLUMNS
 
@@ -113,7 +113,7 @@ class DrawInTurn:
     ) -> Iterator[Done | Failed]:
         """What `runs.draw` gives for the works."""
         list(draw(pipe, self.setup))
-        self.setup, size = (), images_together(pipe)
+        self.setup, size = (), fewest_together(pipe)
         for first in range(0, len(works), size):
             lot, made = works[first : first + size], dict[str, list[Done | Failed]]()
             asked = {"plain": [self.plain[work.index] for work in lot], "reused": lot}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from types import MethodType
@@ -9,11 +10,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from recap.core.attention import TORCH
 from recap.core.canvas import Canvas
 from recap.core.protocols import Head
+from recap.engine import cpu_attention
+from recap.engine.cpu_attention import CPUOps
 from recap.models.adapter import Adapter, ModelWrapper
-from recap.models.layers import TokenLogits
+from recap.models.layers import MLP, Attention, Block, TokenLogits
+from recap.models.mar.denoiser import Denoiser, DiffusionLoss, FinalLayer, ResidualBlock, TimeEmbedding
+from recap.models.mar.net import MAR
 
 CAPABLE = ("AVX2", "AVX512")  # what torch calls processors on which oneDNN has kernels of its own
 
@@ -36,16 +43,29 @@ class PackedWeight:
         self._source: tuple[int, int, torch.dtype] | None = None
         self._packed: Tensor | None = None
 
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """`x` (..., D) by `weight` (V, D)."""
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, then: str = "none") -> Tensor:
+        """`x` (..., D) by `weight` (V, D), then GELU or SiLU ("swish"); a row's bits do not depend on the others."""
         if x.dtype != weight.dtype or not packs(x.dtype) or torch.is_grad_enabled():
-            return nn.functional.linear(x, weight, bias)
+            return AFTERWARDS[then](F.linear(x, weight, bias))
         source = (weight.data_ptr(), 0 if weight.is_inference() else weight._version, weight.dtype)
         if source != self._source:
             with torch.inference_mode(False), torch.no_grad():
                 self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().clone(), None)
             self._source, self._held = source, weight.detach()  # while it is held, no other has its address
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, "none", [], "none")
+        if x.numel() == x.shape[-1]:  # one row is summed in another way than several
+            return self._product(x.reshape(1, -1).repeat(2, 1), bias, then)[:1].view(*x.shape[:-1], -1)
+        return self._product(x, bias, then)
+
+    def _product(self, x: Tensor, bias: Tensor | None, then: str) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, then, [], "none")
+
+
+def silu(x: Tensor) -> Tensor:
+    """SiLU of operations that give a number the same bits wherever it stands, which torch's own does not."""
+    return x / torch.exp(-x).add_(1.0) if x.dtype == torch.float32 else F.silu(x)
+
+
+AFTERWARDS: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda x: x, "gelu": F.gelu, "swish": F.silu}
 
 
 class PackedLinear(nn.Linear):
@@ -53,19 +73,52 @@ class PackedLinear(nn.Linear):
 
     packed: PackedWeight
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.packed.product(x, self.weight, self.bias)
+    def forward(self, x: Tensor, then: str = "none") -> Tensor:
+        return self.packed.product(x, self.weight, self.bias, then)
 
 
 class PackedLogits(TokenLogits):
     packed: PackedWeight  # of the table of embeddings
 
     def forward(self, features: Tensor, table: Tensor, codes: int | None = None) -> Tensor:
-        x = self.ln(nn.functional.gelu(self.fc(features)))
+        x = self.ln(F.gelu(self.fc(features)))
         return self.packed.product(x, table[:codes], self.bias[0, 0, :codes])
 
 
-PACKED: dict[type, type] = {nn.Linear: PackedLinear, TokenLogits: PackedLogits}
+class PackedMLP(MLP):
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(self.fc1, PackedLinear):
+            return super().forward(x)
+        return self.fc2(self.fc1(x, "gelu"))
+
+
+class PackedSequential(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        layers: list[Any] = list(self)
+        while layers:
+            layer = layers.pop(0)
+            follows = layers[0] if layers else None
+            if type(layer) is PackedLinear and is_silu(follows):
+                x = layer(x, "swish")
+                layers.pop(0)
+            else:
+                x = silu(x) if is_silu(layer) else layer(x)
+        return x
+
+
+def is_silu(layer: Any) -> bool:
+    return type(layer) is nn.SiLU and not hooked(layer)
+
+
+def hooked(layer: Any) -> bool:
+    return bool(getattr(layer, "_forward_hooks", None) or getattr(layer, "_forward_pre_hooks", None))
+
+
+PACKED: dict[type, type] = {nn.Linear: PackedLinear, TokenLogits: PackedLogits}  # have a packed weight
+AROUND: dict[type, type] = {MLP: PackedMLP, nn.Sequential: PackedSequential}  # have such layers inside
+# the parts of MAR, where batches gain; all give a row the same bits whatever the others are
+EXACT = {MAR, DiffusionLoss, Denoiser, TimeEmbedding, ResidualBlock, FinalLayer, Block, Attention, PackedMLP}
+EXACT |= {PackedSequential, PackedLinear, nn.SiLU, nn.LayerNorm, nn.Embedding, nn.ModuleList}
 
 
 class PackedModel(ModelWrapper):
@@ -77,11 +130,19 @@ class PackedModel(ModelWrapper):
 
     def __init__(self, model: Adapter) -> None:
         self._original = model
-        super().__init__(twin(model, {}))
+        packed = twin(model, {})
+        if packed.ops is TORCH and cpu_attention.available():
+            packed = packed.replace(ops=CPUOps(model.num_tokens))
+        super().__init__(packed)
 
     def _adopt(self, model: Adapter) -> None:
         super()._adopt(model)
+        self._exact = isinstance(self.ops, CPUOps) and {type(part) for part in model.module.modules()} <= EXACT
         self.module = self._original.module
+
+    @property
+    def exact_batches(self) -> bool:  # type: ignore[override]
+        return self._exact and self.dtype == torch.float32
 
     def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
         return self._original.plain(canvas, labels)
@@ -108,12 +169,11 @@ def twin(part: Any, made: dict[int, Any]) -> Any:
         copied = replace(part, **changed) if changed else part
     elif isinstance(part, nn.Module | Adapter | Head):
         changed = changes(vars(part), made)
-        hooked = bool(getattr(part, "_forward_hooks", None) or getattr(part, "_forward_pre_hooks", None))
-        kind = None if hooked else PACKED.get(type(part))
+        kind = None if hooked(part) else PACKED.get(type(part))
         if kind is not None:
             changed["packed"] = PackedWeight()
         if changed:
-            copied = object.__new__(kind or type(part))
+            copied = object.__new__(kind or AROUND.get(type(part), type(part)))
             copied.__dict__.update(vars(part) | changed)
     made[id(part)] = copied
     return copied

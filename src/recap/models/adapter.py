@@ -34,6 +34,7 @@ class Adapter(ABC):
     config: Any
     head: Head
     blocks: Sequence[Any]
+    exact_batches: bool = False  # on a CPU: an image has the same bits whatever is drawn beside it, and gains by it
 
     def __init__(self, net: nn.Module, *, refresh_prefix: bool = False) -> None:
         self.module = net
@@ -268,3 +269,4 @@ class ModelWrapper(Adapter):
     num_tokens = inside("num_tokens")
     classes = inside("classes")
     guidable = inside("guidable")
+    exact_batches = inside("exact_batches")

@@ -56,8 +56,8 @@ class Pipeline(ImageCodec):
     """A model, its tokenizer, and the grouped-decoding loop between them.
 
     `model` is a network of the library or an adapter; `selector` and `options` default to what suits its family.
-    Nothing is moved or converted unless `.to()` says so. `batch_size` images are drawn together, on the CPU one;
-    where there are fewer the batch is filled up, so that no image depends on the number of images.
+    Nothing is moved or converted unless `.to()` says so. `batch_size` images are drawn together, on the CPU one
+    unless the bits are the same; where there are fewer a GPU's batch is filled up, so that no image depends on them.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """The one place that draws: batches, padding, memory, cancelling.
 
 On the CPU a matrix product of another size may be rounded otherwise: batches of 1, 3 and 8 images differ in the last
-bits, and so in some pixels. There every image is computed alone. Elsewhere a batch is always filled up to the same
-size, which keeps the kernels (and the captured graphs) the same for all of them. So an image never depends on what is
-drawn beside it.
+bits, and so in some pixels. There every image is computed alone, but for models that promise the same bits. Elsewhere
+a batch is always filled up to the same size, which keeps the kernels (and the captured graphs) the same for all of
+them. So an image never depends on what is drawn beside it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ class StepObserver(Protocol):
 
 def images_together(pipe: Pipeline) -> int:
     """How many images are computed together."""
+    return pipe.batch_size if pipe.model.exact_batches else fewest_together(pipe)
+
+
+def fewest_together(pipe: Pipeline) -> int:
+    """With how many images others are filled up, for the same bits."""
     return 1 if pipe.device.type in ALONE else pipe.batch_size
 
 
@@ -117,8 +122,8 @@ def _batch(
 
 
 def begin(pipe: Pipeline, works: Sequence[Work], size: int) -> Iterator[Canvas]:
-    """The canvas of works of one kind after every sub-step, the last work repeated until there are `size` rows."""
-    rows, order = [*works, *[works[-1]] * (size - len(works))], works[0].order
+    """The canvas of works of one kind after every sub-step, the last work repeated where `size` rows are needed."""
+    rows, order = [*works, *[works[-1]] * (min(size, fewest_together(pipe)) - len(works))], works[0].order
     labels = [work.label for work in rows if work.label is not None]
     starts = [work.start for work in rows if work.start is not None]
     known = None

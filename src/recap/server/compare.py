@@ -14,7 +14,7 @@ from PIL import Image
 from recap.bench.pairs import Pairs
 from recap.bench.timing import synchronized_time
 from recap.pipelines import Pipeline
-from recap.runs.draw import begin, finish, images_together
+from recap.runs.draw import begin, fewest_together, finish
 from recap.runs.record import versions
 from recap.runs.works import Failed, Work
 from recap.server import record
@@ -127,7 +127,7 @@ class VariantRun:
 
     def lots(self) -> Iterator[Iterator[list[Event]]]:
         """The events of the images that are drawn together, lot by lot."""
-        size = images_together(self.pipe)  # of all other runs on this device
+        size = fewest_together(self.pipe)  # the more pairs, the surer the ratio
         return (self._lot(self.works[at : at + size], at, size) for at in range(0, len(self.works), size))
 
     def about(self) -> dict[str, Any]:
