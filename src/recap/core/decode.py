@@ -98,10 +98,10 @@ def choose(
 
 
 def passing(draw: Draw, threshold: float) -> int:
-    """How many rows of the only image are surer than `threshold`, before the first that is not."""
+    """How many rows of the only image are at least as sure as `threshold`, before the first that is not."""
     if draw.confidence is None or len(draw.confidence) > 1:
         raise ValueError("a threshold needs the confidence of one image at a time; draw images in batches of 1")
-    return int((draw.confidence[0] > math.log(threshold)).long().cumprod(0).sum())
+    return int((draw.confidence[0] >= math.log(threshold)).long().cumprod(0).sum())
 
 
 def begin(model: MaskedModel, labels: Tensor | None, order: Tensor, branches: int, known: Known | None) -> Canvas:

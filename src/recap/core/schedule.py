@@ -64,7 +64,7 @@ class Step:
     `choice_temperature` its tau_2, which only the first sub-step of a group uses. `rank_temperature` is the
     temperature of a separate draw that only ranks positions; None ranks the very values that are committed.
     `solver` is how a diffusion head takes its steps: as published, or without noise by DDIM. With a `threshold`,
-    candidates that are surer than this probability are committed too, so that `tokens` is the least number, and
+    candidates that have at least this probability are committed too, so that `tokens` is the least number, and
     later sub-steps whose tokens are there by then do nothing; images are then drawn one at a time.
     """
 
