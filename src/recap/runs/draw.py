@@ -19,6 +19,7 @@ from recap.core.canvas import Canvas, Known
 from recap.core.decode import decode_groups
 from recap.core.memory import is_out_of_memory, release
 from recap.core.orders import ORDERS
+from recap.core.schedule import Schedule
 from recap.runs.works import Done, Failed, Work
 from recap.view.progress import tqdm
 
@@ -39,9 +40,10 @@ class StepObserver(Protocol):
         """These images are finished."""
 
 
-def images_together(pipe: Pipeline) -> int:
-    """How many images are computed together."""
-    return 1 if pipe.device.type in ALONE else pipe.batch_size
+def images_together(pipe: Pipeline, schedule: Schedule) -> int:
+    """How many images are computed together: one where a threshold lets each take as many steps as it needs."""
+    alone = pipe.device.type in ALONE or any(step.threshold is not None for step in schedule.steps)
+    return 1 if alone else pipe.batch_size
 
 
 @torch.inference_mode()
@@ -65,7 +67,7 @@ def draw(
     for alike in kinds.values():
         first = 0
         while first < len(alike):
-            size, failure = images_together(pipe), None
+            size, failure = images_together(pipe, alike[0].schedule), None
             part = alike[first : first + size]
             try:
                 results = _batch(pipe, part, size, observer, cancelled, decode)

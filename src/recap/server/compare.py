@@ -127,7 +127,7 @@ class VariantRun:
 
     def lots(self) -> Iterator[Iterator[list[Event]]]:
         """The events of the images that are drawn together, lot by lot."""
-        size = images_together(self.pipe)  # of all other runs on this device
+        size = images_together(self.pipe, self.schedule)  # of all other runs on this device
         return (self._lot(self.works[at : at + size], at, size) for at in range(0, len(self.works), size))
 
     def about(self) -> dict[str, Any]:
