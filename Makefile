@@ -34,7 +34,8 @@ bench: .venv/installed  ## peak memory against what is predicted
 
 # without a browser the tests of the studio's page are skipped and say so, but fail where CI is set
 .venv/chromium: .venv/installed
-	-(command -v chromium || $(BIN)/python -m playwright install --with-deps chromium) && touch $@
+	-(command -v chromium || apt-get install -y chromium || (apt-get update && apt-get install -y chromium) \
+	  || $(BIN)/python -m playwright install --with-deps chromium) && touch $@
 
 clean:
 	rm -rf .venv build dist demo samples docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis

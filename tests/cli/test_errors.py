@@ -63,7 +63,7 @@ REFUSED = {
     "sample --model maskgit --labels 1,x": "label 'x' is no number",
     "sample --model maskgit --labels 5": "0 to 4",
     "sample --model maskgit --full 3 --local 9": "local",
-    "sample --model maskgit --temperature 0": "temperature",
+    "sample --model maskgit --temperature -1": "temperature",
     "sample --model maskgit --full 3 --local 0 --compare": "--local",
     "sample --model bare --full 3": "no tokenizer",
 }

@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from recap.cli import main
+from recap.core.blocks import blocks
 from recap.core.canvas import Canvas
+from recap.core.selection import BlockOrder
 from recap.pipelines import Pipeline
 from recap.runs import draw
 from recap.runs.works import Work
 from tests.pipelines.test_pipeline import pipeline
+from tests.tiny import Spied
 
 NO_MEMORY = [torch.OutOfMemoryError("CUDA out of memory. x. y"), MemoryError(), RuntimeError("can't allocate memory")]
 
@@ -76,6 +79,25 @@ def test_images_are_the_same_however_much_memory_there_was(
     for index in range(5):
         name = f"{index:06d}.png"
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_images_with_a_threshold_are_drawn_one_at_a_time_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes as many evaluations as it needs, and the loop refuses to wait for others."""
+    pipe, kinds = pipeline("maskgit"), list[str]()
+    pipe.selector, pipe.batch_size = BlockOrder(4), 4
+    schedule = blocks(16, 4, cache="dual", threshold=0.25)
+    alone = [result.tokens for result in draw.draw(pipe, pipe.works(range(5), schedule=schedule, seed=0))]
+    crowded = Crowded(4, MemoryError(), monkeypatch)
+    pipe.model = Spied(pipe.model, lambda kind, _: kinds.append(kind))
+    again = [result.tokens for result in draw.draw(pipe, pipe.works(range(5), schedule=schedule, seed=0))]
+    assert crowded.sizes == [1] * 5
+    assert torch.equal(torch.stack(again), torch.stack(alone))
+    assert kinds.count("full") == 5 * 4
+    assert 0 < kinds.count("local") < 5 * 12  # the threshold spares some
+    list(draw.draw(pipe, works(pipe, 5), decode=False))
+    assert crowded.sizes[5:] == [4, 4]
+    with pytest.raises(ValueError, match="batches of 1"):
+        list(crowded.begin(pipe, pipe.works([1, 2], schedule=schedule, seed=0), 2))
 
 
 def test_a_batch_stops_when_nobody_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:

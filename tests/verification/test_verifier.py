@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 
 from recap.core.cache import ContextCache, Rows
-from recap.core.canvas import Canvas
+from recap.core.canvas import Canvas, Draw
+from recap.core.noise import Noise, PositionNoise, Purpose
+from recap.core.selection import InformedOrder
+from recap.core.steps import Step
 from recap.models.adapter import Adapter
 from recap.models.mage import MAGEAdapter
 from recap.models.mar import MARAdapter
@@ -86,6 +89,16 @@ class RewritesTokens(MARAdapter):
         return super().full(canvas, cache, wanted)
 
 
+class DrawsAgain(MAGEAdapter):
+    """Local evaluations that draw what their group has committed once more."""
+
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
+        features = super().local(canvas, cache, rows, rows)
+        again = self.prediction(features[:, : canvas.decoded - rows.start]).argmax(-1)
+        canvas.tokens[:, rows.start : canvas.decoded] = again
+        return features[:, wanted.start - rows.start : wanted.stop - rows.start]
+
+
 @pytest.mark.parametrize(
     ("broken", "checks"),
     [
@@ -95,6 +108,7 @@ class RewritesTokens(MARAdapter):
         (KeepsOldTokens, {"one layer: local = full after commits", "local over all rows = full"}),
         (SeesNeighbours, {"full evaluation = plain forward", "batch of 1 = batch of 8, image by image"}),
         (RewritesTokens, {"committed tokens never change", "known tokens never change"}),
+        (DrawsAgain, {"committed tokens never change"}),
     ],
 )
 def test_broken_models_fail_the_checks(broken: type[Any], checks: set[str]) -> None:
@@ -102,6 +116,86 @@ def test_broken_models_fail_the_checks(broken: type[Any], checks: set[str]) -> N
     model = broken(tiny.model(family).module)
     failed = {check.name for check in verify(model) if not check.ok}
     assert checks <= failed
+
+
+at, commit, promote, rank = Noise.at, Canvas.commit, Canvas.promote, InformedOrder.rank
+
+
+def by_row(noise: Noise, draw: int, purpose: Purpose, positions: Tensor) -> PositionNoise:
+    """Numbers that belong to the rows of a draw."""
+    return at(noise, draw, purpose, torch.arange(positions.shape[1]).expand_as(positions))
+
+
+def by_batch(noise: Noise, draw: int, purpose: Purpose, positions: Tensor) -> PositionNoise:
+    """Numbers that depend on how many images are drawn together."""
+    return at(noise, draw + 100 * len(noise), purpose, positions)
+
+
+def fresh(noise: Noise, draw: int, purpose: Purpose, positions: Tensor) -> PositionNoise:
+    """Numbers that are new whenever any are asked for."""
+    noise.uniform(1)
+    return at(noise, draw + 100 * noise._drawn, purpose, positions)
+
+
+def promote_once(canvas: Canvas, ranking: Tensor) -> None:
+    """Forgets what an earlier ranking of the group has moved."""
+    canvas.cache_rows = None
+    promote(canvas, ranking)
+
+
+def promote_all(canvas: Canvas, ranking: Tensor) -> None:
+    """Moves committed rows with those that are ranked."""
+    decoded, canvas.decoded = canvas.decoded, 0
+    promote(canvas, ranking)
+    canvas.decoded = decoded
+
+
+def commit_more(canvas: Canvas, draw: Draw) -> None:
+    """Leaves a value at a row that is not committed."""
+    commit(canvas, draw)
+    if draw.values.numel():
+        canvas.tokens[:, canvas.decoded : canvas.decoded + 1] = draw.values[:, :1]
+
+
+def rank_backwards(order: InformedOrder, draw: Draw, step: Step, noise: PositionNoise) -> Tensor:
+    """The least sure ones first."""
+    return rank(order, draw, step, noise).flip(1)
+
+
+def rank_twice(order: InformedOrder, draw: Draw, step: Step, noise: PositionNoise) -> Tensor:
+    """The surest one once more in the place of the least sure, which is lost."""
+    ranking = rank(order, draw, step, noise)
+    return torch.cat([ranking[:, :-1], ranking[:, :1]], dim=1)
+
+
+COUPLED = "coupled, nothing changed = the very same values"
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "broken", "checks"),
+    [
+        (Noise, "at", by_row, {COUPLED}),
+        (Noise, "at", fresh, {COUPLED}),
+        (Noise, "at", by_batch, {"batch of 1 = batch of 8, image by image"}),
+        (
+            Canvas,
+            "promote",
+            promote_once,
+            {"local with nothing changed = full", "one layer: local = full after commits"},
+        ),
+        (Canvas, "promote", promote_all, {"committed tokens never change"}),
+        (Canvas, "commit", commit_more, {"leftovers are masked again, and drawn once"}),
+        (InformedOrder, "rank", rank_backwards, {"no local steps = plain decoding, draw for draw"}),
+        (InformedOrder, "rank", rank_twice, {"leftovers are masked again, and drawn once"}),
+    ],
+)
+@pytest.mark.parametrize("family", ["mage", "maskgit"])
+def test_broken_loops_fail_the_checks(
+    family: str, owner: Any, method: str, broken: Any, checks: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny.model(family)
+    monkeypatch.setattr(owner, method, broken)
+    assert checks <= {check.name for check in verify(model) if not check.ok}
 
 
 def test_nan_is_a_failure_and_not_a_pass() -> None:

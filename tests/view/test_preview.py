@@ -56,7 +56,7 @@ class EveryStep(Preview):
 
 def results(pipe: Pipeline, works: Sequence[Work], observer: Any = None, batch: int = 1) -> list[Done | Failed]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recap.runs.draw.images_together", lambda _: batch)  # as on a GPU
+        patch.setattr("recap.runs.draw.images_together", lambda *_: batch)  # as on a GPU
         return list(draw(pipe, works, observer))
 
 

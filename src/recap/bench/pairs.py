@@ -113,7 +113,7 @@ class DrawInTurn:
     ) -> Iterator[Done | Failed]:
         """What `runs.draw` gives for the works."""
         list(draw(pipe, self.setup))
-        self.setup, size = (), fewest_together(pipe)
+        self.setup, size = (), fewest_together(pipe, works[0].schedule)
         for first in range(0, len(works), size):
             lot, made = works[first : first + size], dict[str, list[Done | Failed]]()
             asked = {"plain": [self.plain[work.index] for work in lot], "reused": lot}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw
-from recap.core.noise import PositionNoise
+from recap.core.noise import Noise, PositionNoise
 from recap.core.protocols import Head, Selector
 from recap.core.steps import Step
 from recap.engine import WARM_RUNS
@@ -36,7 +36,7 @@ def synchronized_time(device: torch.device) -> float:
 
 
 class Stopwatch:
-    """Seconds of each phase, and how often it was called; a selection goes with every full evaluation, uncounted."""
+    """Seconds of each phase, and how often it was called."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -63,11 +63,15 @@ class TimedHead:
 
 
 class TimedSelector:
-    """A selector with a clock around its rankings."""
+    """A selector with a clock around its orders and rankings."""
 
     def __init__(self, selector: Selector, watch: Stopwatch) -> None:
-        self.order, self.candidates = selector.order, selector.candidates
+        self.candidates = selector.candidates
         self.selector, self.watch = selector, watch
+
+    def order(self, size: int, noise: Noise) -> Tensor:
+        with self.watch.measure("selection"):
+            return self.selector.order(size, noise)
 
     def rank(self, draw: Draw, step: Step, noise: PositionNoise) -> Tensor:
         with self.watch.measure("selection"):

@@ -69,7 +69,7 @@ def decode_groups(
             else:
                 assert cache is not None
                 features = model.local(canvas, cache, group.recomputed(target, canvas.size), wanted)
-            numbers = partial(group.numbers, noise, first, number)
+            numbers = partial(numbers_of, noise, first if group.coupled else number, group.coupled)
             canvas.commit(choose(canvas, model.head, selector, features, wanted, count, step, numbers))
             yield canvas
 
@@ -100,8 +100,13 @@ def choose(
     return head.draw(take(features, chosen), step, canvas.branches, again)
 
 
+def numbers_of(noise: Noise, draw: int, coupled: bool, purpose: Purpose, positions: Tensor) -> PositionNoise:
+    """The numbers of positions (B, n) in a draw; where draws are coupled, a value drawn again has those it had."""
+    return noise.at(draw, Purpose.VALUES if coupled and purpose is Purpose.REDRAWN else purpose, positions)
+
+
 def passing(draw: Draw, threshold: float) -> int:
-    """How many rows of the only image are surer than `threshold`, before the first that is not."""
+    """How many rows of the only image are at least as sure as `threshold`, before the first that is not."""
     if draw.confidence is None or len(draw.confidence) > 1:
         raise ValueError("a threshold needs the confidence of one image at a time; draw images in batches of 1")
-    return int((draw.confidence[0] > math.log(threshold)).long().cumprod(0).sum())
+    return int((draw.confidence[0] >= math.log(threshold)).long().cumprod(0).sum())

@@ -43,7 +43,7 @@ def stream_key(generator: torch.Generator) -> int:
     return int(torch.randint(*bounds, (1,), generator=generator, device=generator.device).item())
 
 
-class Draws:
+class Numbers:
     """What can be made of the numbers of a stream; `shape` is what stands behind the leading dimensions."""
 
     def _draw(self, make: Make, shape: tuple[int, ...], count: int) -> Tensor:
@@ -71,7 +71,7 @@ class Purpose(IntEnum):
     REDRAWN = 2  # values that are drawn again once the ranks are known
 
 
-class Noise(Draws):
+class Noise(Numbers):
     """Draws for a batch, row b from the stream of image b, delivered on `device`.
 
     What is drawn from it directly goes through the stream (B, ...); `at` has the numbers of a draw at positions.
@@ -109,7 +109,7 @@ class Noise(Draws):
         return self.made(self.keys, first, count, make, shape).to(self.device)
 
 
-class PositionNoise(Draws):
+class PositionNoise(Numbers):
     """The numbers of one draw, row (b, i) from those that image b has for position `positions[b, i]`."""
 
     def __init__(self, noise: Noise, draw: int, positions: Tensor) -> None:

@@ -91,6 +91,11 @@ class Schedule:
     def guided(self) -> bool:
         return any(group.guided for group in self.groups)
 
+    @property
+    def thresholds(self) -> bool:
+        """Whether the number of evaluations depends on how sure the model is."""
+        return any(step.threshold is not None for step in self.steps)
+
     def contexts(self) -> Iterator[tuple[int, Group]]:
         """Each group with the number of tokens decoded before it."""
         decoded = self.known

@@ -7,10 +7,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
-
-from recap.core.noise import Noise, PositionNoise, Purpose
-
 SOLVERS = ("ancestral", "ddim")  # of diffusion heads
 
 
@@ -52,7 +48,7 @@ class Step:
     `choice_temperature` its tau_2, which only the first sub-step of a group uses. `rank_temperature` is the
     temperature of a separate draw that only ranks positions; None ranks the very values that are committed.
     `solver` is how a diffusion head takes its steps: as published, or without noise by DDIM. With a `threshold`,
-    candidates that are surer than this probability are committed too, so that `tokens` is the least number, and
+    candidates that have at least this probability are committed too, so that `tokens` is the least number, and
     later sub-steps whose tokens are there by then do nothing; images are then drawn one at a time.
     """
 
@@ -122,12 +118,6 @@ class Group:
     def local_draws(self, step: Step, done: int) -> int:
         """Rows that a local sub-step draws at most, once the group has committed `done` tokens."""
         return self.rows - done if self.target else step.tokens
-
-    def numbers(self, noise: Noise, first: int, number: int, purpose: Purpose, positions: Tensor) -> PositionNoise:
-        """The numbers of sub-step `number` for positions (B, n), where the group's first one is number `first`."""
-        if self.coupled:
-            number, purpose = first, Purpose.VALUES if purpose is Purpose.REDRAWN else purpose
-        return noise.at(number, purpose, positions)
 
     @property
     def sizes(self) -> tuple[int, ...]:

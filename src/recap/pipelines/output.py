@@ -113,7 +113,8 @@ def collect(pipe: Pipeline, works: Sequence[Work], output_type: str, callback: C
 
 def frames(pipe: Pipeline, works: Sequence[Work]) -> Iterator[Frame]:
     """A frame of all works, which have one schedule, after every sub-step."""
-    size, schedule = images_together(pipe), works[0].schedule
+    schedule = works[0].schedule
+    size = images_together(pipe, schedule)
     lots = [works[first : first + size] for first in range(0, len(works), size)]
     runs = [begin(pipe, lot, size) for lot in lots]
     for step in range(1, len(schedule.steps) + 1):

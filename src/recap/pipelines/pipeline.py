@@ -238,7 +238,7 @@ class Pipeline(ImageCodec):
         begun: Sequence[Start | None] = starts or [None]
         counts = [0 if start is None else int((~start.masked).sum()) for start in begun]
         asked = SamplingOptions.from_text(schedule) if isinstance(schedule, str) else schedule
-        order = asked.order if isinstance(asked, SamplingOptions) else None
+        order = (self.options if isinstance(asked, Schedule) else self.options_for(asked)).order
         schedules = {known: self.schedule(asked, known, guidance=guidance) for known in dict.fromkeys(counts)}
         return [
             Work(
@@ -247,7 +247,7 @@ class Pipeline(ImageCodec):
                 stream_key(generators[row]),
                 None if seed is None else int(seed),
                 None if classes is None else classes[row],
-                order or self.options.order,
+                order,
                 begun[row % len(begun)],
             )
             for row in range(batch)

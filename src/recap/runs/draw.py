@@ -19,6 +19,7 @@ from recap.core.canvas import Canvas, Known
 from recap.core.decode import decode_groups
 from recap.core.memory import is_out_of_memory, release
 from recap.core.orders import ORDERS
+from recap.core.schedule import Schedule
 from recap.runs.works import Done, Failed, Work
 from recap.view.progress import tqdm
 
@@ -39,14 +40,15 @@ class StepObserver(Protocol):
         """These images are finished."""
 
 
-def images_together(pipe: Pipeline) -> int:
-    """How many images are computed together."""
-    return pipe.batch_size if pipe.model.exact_batches else fewest_together(pipe)
+def images_together(pipe: Pipeline, schedule: Schedule) -> int:
+    """How many images are computed together; with a threshold each takes as many steps as it needs."""
+    exact = pipe.model.exact_batches and not schedule.thresholds
+    return pipe.batch_size if exact else fewest_together(pipe, schedule)
 
 
-def fewest_together(pipe: Pipeline) -> int:
+def fewest_together(pipe: Pipeline, schedule: Schedule) -> int:
     """With how many images others are filled up, for the same bits."""
-    return 1 if pipe.device.type in ALONE else pipe.batch_size
+    return 1 if pipe.device.type in ALONE or schedule.thresholds else pipe.batch_size
 
 
 @torch.inference_mode()
@@ -70,7 +72,7 @@ def draw(
     for alike in kinds.values():
         first = 0
         while first < len(alike):
-            size, failure = images_together(pipe), None
+            size, failure = images_together(pipe, alike[0].schedule), None
             part = alike[first : first + size]
             try:
                 results = _batch(pipe, part, size, observer, cancelled, decode)
@@ -123,7 +125,8 @@ def _batch(
 
 def begin(pipe: Pipeline, works: Sequence[Work], size: int) -> Iterator[Canvas]:
     """The canvas of works of one kind after every sub-step, the last work repeated where `size` rows are needed."""
-    rows, order = [*works, *[works[-1]] * (min(size, fewest_together(pipe)) - len(works))], works[0].order
+    schedule, order = works[0].schedule, works[0].order
+    rows = [*works, *[works[-1]] * (min(size, fewest_together(pipe, schedule)) - len(works))]
     labels = [work.label for work in rows if work.label is not None]
     starts = [work.start for work in rows if work.start is not None]
     known = None
@@ -133,7 +136,7 @@ def begin(pipe: Pipeline, works: Sequence[Work], size: int) -> Iterator[Canvas]:
     return decode_groups(
         pipe.model,
         torch.tensor(labels, device=pipe.device) if labels else None,
-        works[0].schedule,
+        schedule,
         pipe.selector if order is None else ORDERS[order](),
         pipe.noise([work.key for work in rows]),
         known,

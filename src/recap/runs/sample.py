@@ -77,7 +77,8 @@ def sample_all(
             if ranks.first:
                 anew = overwrite and not ranks.attempt  # a launcher that begins again means to go on
                 todo = folder.prepare(overwrite=anew, patience=PATIENCE if ranks.launched else 0.0)
-            queue = WorkQueue(ranks, todo, pipe.batch_size, even=images_together(pipe) == 1)
+            together = images_together(pipe, works[0].schedule)
+            queue = WorkQueue(ranks, todo, pipe.batch_size, even=together == 1)
             folder.take(shared=True)
             with tqdm(total=total, desc=name, unit="step", disable=hidden) as bar:
                 progress = Progress(bar, queue, observer, len(works))

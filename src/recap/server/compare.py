@@ -127,7 +127,7 @@ class VariantRun:
 
     def lots(self) -> Iterator[Iterator[list[Event]]]:
         """The events of the images that are drawn together, lot by lot."""
-        size = fewest_together(self.pipe)  # the more pairs, the surer the ratio
+        size = fewest_together(self.pipe, self.schedule)  # the more pairs, the surer the ratio
         return (self._lot(self.works[at : at + size], at, size) for at in range(0, len(self.works), size))
 
     def about(self) -> dict[str, Any]:

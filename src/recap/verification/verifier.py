@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +19,7 @@ from recap.core.heads import CategoricalHead
 from recap.core.noise import Noise, image_generators
 from recap.core.protocols import Selector
 from recap.core.schedule import Schedule, from_counts
+from recap.core.selection import ConfidenceOrder, InformedOrder
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.models.registry import adapt
 
@@ -62,12 +66,41 @@ class PlainModel(ModelWrapper):
         return take(self.model.plain(canvas, self.labels), canvas.order[:, wanted])
 
 
+class Forgetful(ModelWrapper):
+    """Local evaluations that hear nothing of what their group has committed: for them nothing has changed."""
+
+    def full(self, canvas: Canvas, cache: ContextCache | None, wanted: slice) -> Tensor:
+        self.begun = canvas.decoded
+        return self.model.full(canvas, cache, wanted)
+
+    def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
+        tokens, decoded = canvas.tokens.clone(), canvas.decoded
+        canvas.tokens[:, self.begun : decoded] = tokens[:, decoded : decoded + 1]  # masked ones
+        canvas.decoded = self.begun
+        features = self.model.local(canvas, cache, rows, wanted)
+        canvas.tokens.copy_(tokens)
+        canvas.decoded = decoded
+        return features
+
+
+class Moment(NamedTuple):
+    """A canvas as it was after a sub-step."""
+
+    decoded: int
+    tokens: Tensor  # (B, N) or (B, N, C), in arrival order
+    order: Tensor  # (B, N)
+
+
 class Verifier:
-    """Checks one model with its selector; batches are small, and all randomness comes from `seed`."""
+    """Checks one model with its selector; batches are small, and all randomness comes from `seed`.
+
+    Models that rank by confidence are checked with the selector that ranks after local evaluations too.
+    """
 
     def __init__(self, model: Adapter, selector: Selector, seed: int = 0, tolerance: float = TOLERANCE) -> None:
         self.model, self.selector, self.seed, self.tolerance = model, selector, seed, tolerance
         self.reranks = isinstance(model.head, CategoricalHead)  # then the order may change between evaluations
+        self.selectors = [selector, InformedOrder()] if self.reranks else [selector]
         self.branches = 2 if model.guidable else 1
         self.checks: dict[str, Callable[[], Iterator[float]]] = {
             "full evaluation = plain forward": self.full_is_plain,
@@ -77,9 +110,12 @@ class Verifier:
             "no local steps = plain decoding, draw for draw": self.plain_decoding,
             "batch of 1 = batch of 8, image by image": self.batches,
             "committed tokens never change": self.committed,
+            "leftovers are masked again, and drawn once": self.leftovers,
             "known tokens never change": self.known,
             "cache bytes = predicted bytes": self.cache_bytes,
         }
+        if self.reranks:
+            self.checks["coupled, nothing changed = the very same values"] = self.coupled
 
     def run(self) -> Iterator[Check]:
         """Make one check after another."""
@@ -102,7 +138,8 @@ class Verifier:
         for context in (0, self.size // 3):
             canvas, cache = self.scene(context)
             full = self.model.full(canvas, cache, slice(0, self.size))
-            self.rerank(canvas)
+            for last in (self.size, self.size // 2):  # twice, as after a full evaluation and a local one
+                self.rerank(canvas, last)
             rows = slice(context, context + self.size // 4)
             expected = full[:, rows] if canvas.cache_rows is None else take(full, canvas.cache_rows[:, rows])
             yield distance(self.model.local(canvas, cache, rows, rows), expected)
@@ -112,7 +149,7 @@ class Verifier:
         everything = slice(0, self.size)
         canvas, cache = self.scene(self.size // 3)
         model.full(canvas, cache, everything)
-        self.rerank(canvas)
+        self.rerank(canvas, self.size)
         self.commit(canvas, self.size // 4)
         yield distance(model.local(canvas, cache, everything, everything), self.fresh(model, canvas, everything))
 
@@ -122,10 +159,11 @@ class Verifier:
             canvas, cache = self.scene(self.size // 3, model)
             start, part = canvas.decoded, self.size // 8
             model.full(canvas, cache, slice(0, self.size))
-            self.rerank(canvas)
+            self.rerank(canvas, self.size)
             rows = slice(start, start + (chain + 1) * part)
             for _ in range(chain):
                 self.commit(canvas, part)
+                self.rerank(canvas, rows.stop)
                 wanted = slice(canvas.decoded, canvas.decoded + part)
                 yield distance(model.local(canvas, cache, rows, wanted), self.fresh(model, canvas, wanted))
 
@@ -140,26 +178,62 @@ class Verifier:
                 yield distance(*sampled())
         except RuntimeError:  # a layer that knows one precision alone, as quantized ones may
             yield distance(*sampled())
+        if self.reranks:
+            short = self.schedule(full=2)
+            yield distance(
+                *(self.sample(self.model, short, [0, 1], by) for by in (InformedOrder(), ConfidenceOrder()))
+            )
 
     def batches(self) -> Iterator[float]:
-        schedule = self.schedule(full=2, local=4, chain=3)
-        together = self.sample(self.model, schedule, range(8))
-        for image in range(8):
-            yield distance(self.sample(self.model, schedule, [image]), together[image : image + 1])
+        # every image alone under the model's own selector; one image shows what ranking anew adds
+        long = self.schedule(full=2, local=4, chain=3), range(8)
+        short = self.schedule(full=2, local=2, target=1.25), (7,)
+        for selector, (schedule, alone) in zip(self.selectors, (long, short), strict=False):
+            together = self.sample(self.model, schedule, range(8), selector)
+            for image in alone:
+                yield distance(self.sample(self.model, schedule, [image], selector), together[image : image + 1])
 
     def committed(self) -> Iterator[float]:
-        for chain in (1, 3):
-            schedule = self.schedule(full=2, local=2 * chain, chain=chain)
-            before: tuple[Tensor, Tensor] | None = None
-            for canvas in self.steps(self.model, schedule, [0, 1]):
-                rows = canvas.tokens[:, : canvas.decoded].clone(), canvas.order[:, : canvas.decoded].clone()
-                if before is not None:
-                    n = before[0].shape[1]
-                    yield float((rows[0][:, :n] != before[0]).any() or (rows[1][:, :n] != before[1]).any())
-                before = rows
-            assert before is not None
-            everywhere = before[1].sort(dim=1).values == torch.arange(self.size, device=self.model.device)
-            yield float(not everywhere.all())
+        for run in self.runs:
+            for before, after in pairwise(run):
+                n = before.decoded
+                same = [torch.equal(after.tokens[:, :n], before.tokens[:, :n])]
+                same.append(torch.equal(after.order[:, :n], before.order[:, :n]))
+                yield float(not all(same))
+
+    def leftovers(self) -> Iterator[float]:
+        blank = self.scene(0)[0].tokens
+        for run in self.runs:
+            for moment in run:
+                n = moment.decoded
+                masked = torch.equal(moment.tokens[:, n:], blank[:, n:])
+                everywhere = moment.order.sort(dim=1).values == torch.arange(self.size, device=self.model.device)
+                yield float(not (masked and everywhere.all()))
+            yield float(run[-1].decoded != self.size)
+
+    def coupled(self) -> Iterator[float]:
+        """A group whose local evaluations find nothing changed is one sub-step."""
+        one = self.schedule(full=2, choice_temperature=0.0)
+        many = self.schedule(full=2, local=4, chain=2, target=1.25, coupled=True, choice_temperature=0.0)
+        ends = []
+        for schedule in (one, many):
+            steps = self.steps(Forgetful(self.model), schedule, [0, 1], selector=InformedOrder())
+            *_, canvas = islice(steps, len(schedule.groups[0].steps))
+            ends.append(canvas.raster())
+        yield distance(*ends)
+
+    @cached_property
+    def runs(self) -> list[list[Moment]]:
+        """What runs with target sets of more rows than a group commits looked like after every sub-step."""
+        return [
+            [
+                Moment(canvas.decoded, canvas.tokens.clone(), canvas.order.clone())
+                for canvas in self.steps(self.model, schedule, [0, 1], selector=selector)
+            ]
+            for chain in (1, 3)
+            for schedule in [self.schedule(full=2, local=2 * chain, chain=chain, target=1.25)]
+            for selector in self.selectors
+        ]
 
     def known(self) -> Iterator[float]:
         for count in (1, self.size // 2):
@@ -204,9 +278,10 @@ class Verifier:
         else:
             canvas.commit(Draw(noise.normal(tokens, canvas.tokens.shape[2])))
 
-    def rerank(self, canvas: Canvas) -> None:
+    def rerank(self, canvas: Canvas, last: int) -> None:
+        """Other masked rows first, of those before row `last`."""
         if self.reranks:
-            canvas.promote(self.noise(offset=1000).permutation(self.size - canvas.decoded))
+            canvas.promote(self.noise(offset=1000).permutation(last - canvas.decoded))
 
     def fresh(self, model: Adapter, canvas: Canvas, wanted: slice) -> Tensor:
         moved, canvas.cache_rows = canvas.cache_rows, None
@@ -214,21 +289,28 @@ class Verifier:
         canvas.cache_rows = moved
         return exact
 
-    def schedule(self, full: int, local: int = 0, chain: int = 1, tokens: int | None = None) -> Schedule:
+    def schedule(self, full: int, local: int = 0, tokens: int | None = None, **options: Any) -> Schedule:
         """Even counts, so that every path is busy; few diffusion steps, since their number changes no check."""
         steps, tokens = full + local, tokens or self.size
         sizes = [tokens * (s + 1) // steps - tokens * s // steps for s in range(steps)]
         draws = {"choice_temperature": 2.0, "guidance": 1.5 if self.branches == 2 else 1.0, "head_steps": (5, 4)}
-        return from_counts(tokens, sizes, full=full, local=local, warmup=0, chain=chain, **draws)
+        return from_counts(tokens, sizes, full=full, local=local, warmup=0, **draws | options)
 
     def steps(
-        self, model: Adapter, schedule: Schedule, images: Sequence[int], known: Known | None = None
+        self,
+        model: Adapter,
+        schedule: Schedule,
+        images: Sequence[int],
+        known: Known | None = None,
+        selector: Selector | None = None,
     ) -> Iterator[Canvas]:
         labels = self.labels(len(images), images[0])
-        return grouped_decode(model, labels, schedule, self.selector, self.noise(images), known)
+        return grouped_decode(model, labels, schedule, selector or self.selector, self.noise(images), known)
 
-    def sample(self, model: Adapter, schedule: Schedule, images: Sequence[int]) -> Tensor:
-        *_, canvas = self.steps(model, schedule, images)
+    def sample(
+        self, model: Adapter, schedule: Schedule, images: Sequence[int], selector: Selector | None = None
+    ) -> Tensor:
+        *_, canvas = self.steps(model, schedule, images, selector=selector)
         return canvas.raster()
 
 
