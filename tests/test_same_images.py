@@ -1,7 +1,7 @@
 """An image of a seed is the same picture in every version, by whatever way it is asked for, in any batch.
 
-The digests were made when randomness came to belong to positions. Sums are rounded as the processor's instructions have it, so the processes
-that are compared with them are held to instructions that all processors have.
+The digests were made when randomness came to belong to positions. Sums are rounded as the processor's instructions
+have it, so the processes that are compared with them are held to instructions that all processors have.
 """
 
 from __future__ import annotations

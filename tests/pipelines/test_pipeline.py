@@ -171,7 +171,7 @@ def test_unclear_seeding_is_refused(seeding: dict[str, Any]) -> None:
 )
 def test_labels_come_in_many_forms(labels: Any) -> None:
     pipe = shared("maskgit")
-    options: dict[str, Any] = {"schedule": SCHEDULE, "seed": 1, "output_type": "latent"}
+    options: dict[str, Any] = {"schedule": SCHEDULE, "seed": 7, "output_type": "latent"}
     assert torch.equal(pipe(labels, **options).tokens, pipe([2], **options).tokens)
     assert not torch.equal(pipe(labels, **options).tokens, pipe([3], **options).tokens)
 
