@@ -8,10 +8,10 @@ tokens in random order:
     sum over k = 0 .. n - 1 of KL(q || p(. | canvas, k of the tokens)) at one of the others,
 
 where q is the distribution that the sub-step drew from, and p a full evaluation. Its terms grow with k almost on a
-line, so one full evaluation in the middle gives the sum: the mean over the second half of the tokens, given the first,
-times n. Variance is low: divergences of whole distributions take the place of log-probabilities of the values that
-happened to be drawn; k is in the middle rather than drawn (with a drawn one, 24 images had deviations 1.3 to 1.8 times
-as large); and images, noise by position and orders are the same for every schedule.
+line, so one full evaluation in the middle gives the sum: the mean over the second half of the tokens, given the
+first, times n. Variance is low: divergences of whole distributions take the place of log-probabilities of the values
+that happened to be drawn; k is in the middle rather than drawn (with a drawn one, 24 images had deviations 1.3 to 1.8
+times as large); and images, noise by position and orders are the same for every schedule.
 
 Two things that matter are no errors of distributions and are not seen: which positions are chosen, and how warm they
 are drawn. Schedules are comparable at one temperature.
@@ -91,7 +91,9 @@ def lost(pipe: Pipeline, works: Sequence[Work], batch: int = 8) -> Tensor:
 
 def check_schedule(pipe: Pipeline, schedule: Schedule) -> None:
     if isinstance(pipe.model.head, CategoricalHead) and not all(step.temperature for step in schedule.steps):
-        raise ValueError(f"schedule {schedule} draws at temperature 0, where nothing is left to compare; use 0.1 or more")
+        raise ValueError(
+            f"schedule {schedule} draws at temperature 0, where nothing is left to compare; use 0.1 or more"
+        )
 
 
 def _lost(pipe: Pipeline, works: Sequence[Work]) -> Tensor:
@@ -132,7 +134,7 @@ def divergence(model: Adapter) -> Distance:
 
 def squared_error(used: Tensor, exact: Tensor, step: Step, branches: int) -> Tensor:
     """Mean over branches; guidance is a matter of the head, which has not drawn yet."""
-    return (used - exact).double().square().sum(-1).unflatten(0, (branches, -1)).mean(0)  # (B, n)
+    return (used - exact).double().square().sum(-1).view(branches, -1, used.shape[1]).mean(0)  # (B, n)
 
 
 def variance(model: WatchedModel, canvas: Canvas, lots: Noise) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 import torch
@@ -53,11 +54,16 @@ def substeps(schedule: Schedule) -> Iterator[tuple[bool, Size]]:
 def measured(pipe: Pipeline, label: int | None = None, rounds: int = ROUNDS) -> Latency:
     """Time runs of several kinds in turn, so that a busy machine is as slow for one as for the other."""
     steps, size = pipe.schedule(pipe.options.plain()).full, images_together(pipe)
-    evaluations = ((steps, 0, 1), (-(-steps // 4), 0, 1), (-(-steps // 2), steps // 2, 1), (-(-steps // 4), steps // 2, 2))
+    evaluations = (
+        (steps, 0, 1),
+        (-(-steps // 4), 0, 1),
+        (-(-steps // 2), steps // 2, 1),
+        (-(-steps // 4), steps // 2, 2),
+    )
     runs = [
         pipe.works(
             None if label is None else [label] * size,
-            None if label is None else size,
+            size,
             SamplingOptions(full=full, local=min(local, full * chain), warmup=0, chain=chain),
             seed=0,
         )
@@ -84,12 +90,14 @@ def measured(pipe: Pipeline, label: int | None = None, rounds: int = ROUNDS) -> 
 def clocked(pipe: Pipeline, works: Sequence[Work]) -> list[float]:
     """Seconds an image of every sub-step, and at the end of the tokenizer."""
     times = [synchronized_time(pipe.device)]
+    tokens = torch.empty(0)
     for canvas in begin(pipe, works, len(works)):
         times.append(synchronized_time(pipe.device))
+        tokens = canvas.tokens
     if pipe.tokenizer is not None:
-        pipe.decode(canvas.raster(), "pt")
+        pipe.decode(tokens, "pt")
     times.append(synchronized_time(pipe.device))
-    return [(later - earlier) / len(works) for earlier, later in zip(times, times[1:], strict=False)]
+    return [(later - earlier) / len(works) for earlier, later in pairwise(times)]
 
 
 def fitted(sizes: Sequence[Size], seconds: Sequence[float]) -> Tensor:

@@ -1,19 +1,141 @@
-"""The schedule that loses least in a given time: candidates that fill the budget, then calibration runs of these."""
+"""The schedule that loses least in a given time: candidates that fill the time, and calibration runs of these."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from recap.core.heads import CategoricalHead
 from recap.core.options import SamplingOptions
+from recap.core.schedule import Schedule
 from recap.pipelines import Pipeline
-from recap.runs.works import Labels
 from recap.tuning.agreement import lost
 from recap.tuning.latency import Latency
 from recap.view.progress import tqdm
+
+ROUNDS = 3  # in each as many images as in all before, and half of the schedules
+FINALISTS = 5  # schedules that are measured on all images, at least
+RATIOS = (1 / 3, 1 / 2, 1.0, 2.0, 3.0)  # local evaluations for each full one
+CHOICES = (  # among which rows local evaluations choose, where there is a confidence
+    SamplingOptions(order="confidence", target=1.0),
+    SamplingOptions(order="informed", target=1.0),
+    SamplingOptions(order="informed", target=2.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A time for an image: seconds, or a share of what plain decoding in as many sub-steps takes."""
+
+    amount: float
+    absolute: bool = False
+
+    @classmethod
+    def from_text(cls, text: str) -> Budget:
+        match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(s?)\s*", text)
+        if match is None or not 0 < float(match[1]) < math.inf:
+            raise ValueError(
+                f"budget {text!r} is no time; write a share of the time of plain decoding, such as 0.5, or seconds "
+                f"an image, such as 0.4s"
+            )
+        return cls(float(match[1]), bool(match[2]))
+
+    def seconds(self, plain: float) -> float:
+        return self.amount if self.absolute else self.amount * plain
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A schedule, the time that it is predicted to take, and what each image of its calibration runs loses."""
+
+    options: SamplingOptions
+    seconds: float
+    losses: Tensor  # (W)
+
+    @property
+    def loss(self) -> float:
+        return float(self.losses.mean())
+
+    def more_than(self, other: Trial) -> tuple[float, float]:
+        """How much more it loses on the images that both have drawn, and the standard error of that."""
+        both = min(len(self.losses), len(other.losses))
+        apart = self.losses[:both] - other.losses[:both]
+        return float(apart.mean()), float(apart.std() / both**0.5) if both > 1 else math.inf
+
+
+def candidates(pipe: Pipeline, latency: Latency, seconds: float) -> list[Trial]:
+    """Of every kind of schedule the longest that fits, with no images yet; they begin with plain decoding."""
+    found: dict[tuple[Schedule, str | None], Trial] = {}
+    for kind in kinds(isinstance(pipe.model.head, CategoricalHead)):
+        fitting = None
+        for trial in lengthened(pipe, latency, *kind):
+            if trial.seconds > seconds:
+                break
+            fitting = trial
+        if fitting is not None:
+            found.setdefault((pipe.schedule(fitting.options), fitting.options.order), fitting)
+    if not found:
+        least = next(lengthened(pipe, latency, 0.0, False, SamplingOptions())).seconds
+        raise ValueError(
+            f"no schedule takes {seconds:.3g} s an image; the shortest, a single evaluation, takes {least:.3g} s: "
+            f"give more time"
+        )
+    return list(found.values())
+
+
+def kinds(chooses: bool) -> Iterator[tuple[float, bool, SamplingOptions]]:
+    """Local evaluations for each full one, whether these come late, and how they choose."""
+    yield 0.0, False, SamplingOptions()
+    for ratio in RATIOS:
+        for late in (False, True)[: 1 + (ratio < 1)]:  # where every group has some, there is no early and late
+            for choice in CHOICES if chooses else (SamplingOptions(),):
+                yield ratio, late, choice
+
+
+def lengthened(
+    pipe: Pipeline, latency: Latency, ratio: float, late: bool, choice: SamplingOptions
+) -> Iterator[Trial]:
+    """Schedules of one kind from short to long, as long as there are tokens."""
+    chain = math.ceil(ratio) or 1
+    for full in range(1, pipe.model.num_tokens + 1):
+        local = math.floor(ratio * full)
+        if ratio and not local:
+            continue
+        options = choice
+        if local:
+            warmup = full - math.ceil(local / chain) if late else 0
+            options = replace(choice, warmup=warmup, chain=chain if chain > 1 else None)
+        options = replace(options, full=full, local=local)
+        try:
+            schedule = pipe.schedule(options)
+        except ValueError:  # more sub-steps than the rule for counts has tokens for
+            return
+        yield Trial(options, latency.seconds(schedule), torch.empty(0))
+
+
+def tune(
+    pipe: Pipeline, trials: Sequence[Trial], labels: Sequence[int] | None, num: int, *, seed: int = 0
+) -> list[Trial]:
+    """The trials after calibration runs of at most `num` images, the best first.
+
+    All draw a few images; those that lose most drop out, and the others draw more. The last `FINALISTS` or more draw
+    all of them.
+    """
+    asked = None if labels is None else list(labels)
+    going, out, done = list(trials), list[Trial](), 0
+    for left in range(ROUNDS - 1, -1, -1):
+        until = max(done + 1, num >> left)
+        for place in tqdm(range(len(going)), desc=f"{until} of {num} images", unit="schedule"):
+            trial = going[place]
+            works = pipe.works(asked, num, trial.options, seed=seed)[done:until]
+            losses = torch.cat([trial.losses, lost(pipe, works, pipe.batch_size).sum(dim=1)])
+            going[place] = replace(trial, losses=losses)
+        going.sort(key=lambda trial: trial.loss)
+        kept = len(going) if not left else max(FINALISTS, len(going) // 2)
+        out, going, done = going[kept:] + out, going[:kept], until
+    return going + out
