@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     )
     ranked = tune(pipe, trials, labels, num, seed=args.seed)
     best = ranked[0]
-    print(aligned([cells_of(trial, best, whole) for trial in ranked[:FINALISTS]]))
+    shown_ones = [trial for place, trial in enumerate(ranked) if place < FINALISTS or not trial.options.local]
+    print(aligned([cells_of(trial, best, whole) for trial in shown_ones]))
     print(f"-> {best.options}")
     if folder is not None:
         config = read_config(folder)

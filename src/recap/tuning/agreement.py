@@ -23,7 +23,7 @@ over their variance among rows. It has the same form, but no unit, and what the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -32,13 +32,12 @@ from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw, take
 from recap.core.heads import CategoricalHead, guided
 from recap.core.noise import Noise, Purpose
-from recap.core.schedule import Schedule, Step
+from recap.core.protocols import Head
+from recap.core.schedule import Step
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.pipelines import Pipeline
 from recap.runs.draw import begin
 from recap.runs.works import Work
-
-Distance = Callable[[Tensor, Tensor, Step, int], Tensor]  # of features in use from exact ones, for each row (B, n)
 
 
 class WatchedModel(ModelWrapper):
@@ -85,15 +84,12 @@ class WatchedModel(ModelWrapper):
 @torch.inference_mode()
 def lost(pipe: Pipeline, works: Sequence[Work], batch: int = 8) -> Tensor:
     """What every image (W) loses in every sub-step (W, S): in nats, or in the units of the surrogate."""
-    check_schedule(pipe, works[0].schedule)
-    return torch.cat([_lost(pipe, works[at : at + batch]) for at in range(0, len(works), batch)]).cpu()
-
-
-def check_schedule(pipe: Pipeline, schedule: Schedule) -> None:
+    schedule = works[0].schedule
     if isinstance(pipe.model.head, CategoricalHead) and not all(step.temperature for step in schedule.steps):
         raise ValueError(
-            f"schedule {schedule} draws at temperature 0, where nothing is left to compare; use 0.1 or more"
+            f"schedule {schedule} has a temperature of 0, where there is nothing to compare; use 0.1 or more"
         )
+    return torch.cat([_lost(pipe, works[at : at + batch]) for at in range(0, len(works), batch)]).cpu()
 
 
 def _lost(pipe: Pipeline, works: Sequence[Work]) -> Tensor:
@@ -101,40 +97,34 @@ def _lost(pipe: Pipeline, works: Sequence[Work]) -> Tensor:
     pipe = copy.copy(pipe)
     pipe.model = model = WatchedModel(pipe.model)
     lots = Noise([work.key ^ 1 for work in works], pipe.device)  # numbers that the run has no use for
-    distance = divergence(model) if isinstance(model.head, CategoricalHead) else squared_error
     schedule = works[0].schedule
-    done, turn, losses = schedule.known, works[0].index // len(works), []
+    done, turn = schedule.known, works[0].index // len(works)
+    losses: list[Tensor] = []
     for index, canvas in enumerate(begin(pipe, works, len(works))):
         rows, done = slice(done, canvas.decoded), canvas.decoded
         count = rows.stop - rows.start
         if not count:  # a threshold let its tokens pass before
-            losses.append(torch.zeros(len(works), dtype=torch.float64, device=pipe.device))
+            losses.append(torch.zeros_like(losses[0]))
             continue
         shown = (count - 1 + (turn + index) % 2) // 2  # the middle of an even number lies between two
         lot = lots.at(index, Purpose.RANKS, canvas.order[:, rows]).uniform().argsort(dim=1)  # (B, n)
         used = take(model.used(canvas, rows), lot[:, shown:])
         exact = model.exact(canvas, rows, lot, shown)
-        losses.append(count * distance(used, exact, schedule.steps[index], canvas.branches).mean(dim=1))
+        losses.append(count * distance(model.head, used, exact, schedule.steps[index], canvas.branches).mean(dim=1))
     stacked = torch.stack(losses, dim=1)
     return stacked if isinstance(model.head, CategoricalHead) else stacked / variance(model, canvas, lots)
 
 
-def divergence(model: Adapter) -> Distance:
-    """KL(used || exact) of the distributions that are drawn from."""
-    head = model.head
-    assert isinstance(head, CategoricalHead)
+def distance(head: Head, used: Tensor, exact: Tensor, step: Step, branches: int) -> Tensor:
+    """KL(used || exact) of the distributions that are drawn from (B, n); or squared errors, mean over branches.
 
-    def distance(used: Tensor, exact: Tensor, step: Step, branches: int) -> Tensor:
-        logits = (guided(head.logits(x).double(), branches, step.guidance) for x in (used, exact))
-        q, p = ((x / step.temperature).log_softmax(-1) for x in logits)  # (B, n, V)
-        return (q.exp() * (q - p)).sum(-1).clamp_min(0.0)  # rounding can push a divergence of 0 below it
-
-    return distance
-
-
-def squared_error(used: Tensor, exact: Tensor, step: Step, branches: int) -> Tensor:
-    """Mean over branches; guidance is a matter of the head, which has not drawn yet."""
-    return (used - exact).double().square().sum(-1).view(branches, -1, used.shape[1]).mean(0)  # (B, n)
+    What guidance makes of features without probabilities is a matter of the head, which has not drawn yet.
+    """
+    if not isinstance(head, CategoricalHead):
+        return (used - exact).double().square().sum(-1).view(branches, -1, used.shape[1]).mean(0)
+    logits = (guided(head.logits(x).double(), branches, step.guidance) / step.temperature for x in (used, exact))
+    q, p = (x.log_softmax(-1) for x in logits)  # (B, n, V)
+    return (q.exp() * (q - p)).sum(-1).clamp_min(0.0)  # rounding can push a divergence of 0 below it
 
 
 def variance(model: WatchedModel, canvas: Canvas, lots: Noise) -> Tensor:

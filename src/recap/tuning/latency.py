@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -53,38 +52,20 @@ def substeps(schedule: Schedule) -> Iterator[tuple[bool, Size]]:
 
 def measured(pipe: Pipeline, label: int | None = None, rounds: int = ROUNDS) -> Latency:
     """Time runs of several kinds in turn, so that a busy machine is as slow for one as for the other."""
-    steps, size = pipe.schedule(pipe.options.plain()).full, images_together(pipe)
-    evaluations = (
-        (steps, 0, 1),
-        (-(-steps // 4), 0, 1),
-        (-(-steps // 2), steps // 2, 1),
-        (-(-steps // 4), steps // 2, 2),
-    )
-    runs = [
-        pipe.works(
-            None if label is None else [label] * size,
-            size,
-            SamplingOptions(full=full, local=min(local, full * chain), warmup=0, chain=chain),
-            seed=0,
-        )
-        for full, local, chain in evaluations
-    ]
-    seconds: dict[tuple[int, int], list[float]] = defaultdict(list)
+    steps, size, warm = pipe.schedule(pipe.options.plain()).full, images_together(pipe), WARM_RUNS[pipe.engine]
+    half, quarter, labels = steps // 2, -(-steps // 4), None if label is None else [label] * size
+    kinds = [(steps, 0, 1), (quarter, 0, 1), (steps - half, half, 1), (quarter, min(half, 2 * quarter), 2)]
+    asked = [SamplingOptions(full=full, local=local, warmup=0, chain=chain) for full, local, chain in kinds]
+    runs = [pipe.works(labels, size, options, seed=0) for options in asked]
+    times = torch.tensor([[t for works in runs for t in clocked(pipe, works)] for _ in range(warm + rounds)])
+    taken = iter(times[warm:].median(dim=0).values.tolist())  # the sub-steps of all runs, each with its tokenizer
+    seen: dict[bool, list[tuple[Size, float]]] = {False: [], True: []}
     tokenizer = []
-    for number in range(rounds + WARM_RUNS[pipe.engine]):
-        for kind, works in enumerate(runs):
-            times = clocked(pipe, works)
-            if number >= WARM_RUNS[pipe.engine]:
-                tokenizer.append(times.pop())
-                for step, taken in enumerate(times):
-                    seconds[kind, step].append(taken)
-    sizes: dict[bool, list[Size]] = {False: [], True: []}
-    taken_by: dict[bool, list[float]] = {False: [], True: []}
-    for kind, works in enumerate(runs):
-        for step, (local, row) in enumerate(substeps(works[0].schedule)):
-            sizes[local].append(row)
-            taken_by[local].append(median(seconds[kind, step]))
-    return Latency({local: fitted(sizes[local], taken_by[local]) for local in sizes}, median(tokenizer))
+    for works in runs:
+        for local, sizes in substeps(works[0].schedule):
+            seen[local].append((sizes, next(taken)))
+        tokenizer.append(next(taken))
+    return Latency({local: fitted(pairs) for local, pairs in seen.items()}, median(tokenizer))
 
 
 def clocked(pipe: Pipeline, works: Sequence[Work]) -> list[float]:
@@ -100,9 +81,9 @@ def clocked(pipe: Pipeline, works: Sequence[Work]) -> list[float]:
     return [(later - earlier) / len(works) for earlier, later in pairwise(times)]
 
 
-def fitted(sizes: Sequence[Size], seconds: Sequence[float]) -> Tensor:
-    """The weights under which sizes come nearest to the seconds; zero where there is nothing to fit."""
-    if not sizes:
+def fitted(pairs: Sequence[tuple[Size, float]]) -> Tensor:
+    """The weights under which sizes come nearest to their seconds; zero where there is nothing to fit."""
+    if not pairs:
         return torch.zeros(3)
-    rows, values = torch.tensor(sizes, dtype=torch.float64), torch.tensor(seconds, dtype=torch.float64)
-    return torch.linalg.lstsq(rows, values.unsqueeze(1), driver="gelsd").solution.squeeze(1).float()
+    sizes, seconds = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
+    return torch.linalg.lstsq(sizes, seconds.unsqueeze(1), driver="gelsd").solution.squeeze(1).float()

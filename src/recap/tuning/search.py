@@ -71,7 +71,8 @@ class Trial:
 def candidates(pipe: Pipeline, latency: Latency, seconds: float) -> list[Trial]:
     """Of every kind of schedule the longest that fits, with no images yet; they begin with plain decoding."""
     found: dict[tuple[Schedule, str | None], Trial] = {}
-    for kind in kinds(isinstance(pipe.model.head, CategoricalHead)):
+    choices = CHOICES if isinstance(pipe.model.head, CategoricalHead) else (SamplingOptions(),)
+    for kind in kinds(choices):
         fitting = None
         for trial in lengthened(pipe, latency, *kind):
             if trial.seconds > seconds:
@@ -88,13 +89,12 @@ def candidates(pipe: Pipeline, latency: Latency, seconds: float) -> list[Trial]:
     return list(found.values())
 
 
-def kinds(chooses: bool) -> Iterator[tuple[float, bool, SamplingOptions]]:
+def kinds(choices: Sequence[SamplingOptions]) -> Iterator[tuple[float, bool, SamplingOptions]]:
     """Local evaluations for each full one, whether these come late, and how they choose."""
     yield 0.0, False, SamplingOptions()
     for ratio in RATIOS:
         for late in (False, True)[: 1 + (ratio < 1)]:  # where every group has some, there is no early and late
-            for choice in CHOICES if chooses else (SamplingOptions(),):
-                yield ratio, late, choice
+            yield from ((ratio, late, choice) for choice in choices)
 
 
 def lengthened(
@@ -102,15 +102,11 @@ def lengthened(
 ) -> Iterator[Trial]:
     """Schedules of one kind from short to long, as long as there are tokens."""
     chain = math.ceil(ratio) or 1
-    for full in range(1, pipe.model.num_tokens + 1):
-        local = math.floor(ratio * full)
-        if ratio and not local:
-            continue
-        options = choice
-        if local:
-            warmup = full - math.ceil(local / chain) if late else 0
-            options = replace(choice, warmup=warmup, chain=chain if chain > 1 else None)
-        options = replace(options, full=full, local=local)
+    for full in range(max(1, math.ceil(1 / ratio)) if ratio else 1, pipe.model.num_tokens + 1):
+        options = replace(choice, full=full)
+        if ratio:
+            local = math.floor(ratio * full)
+            options = replace(options, local=local, warmup=late * (full - math.ceil(local / chain)), chain=chain)
         try:
             schedule = pipe.schedule(options)
         except ValueError:  # more sub-steps than the rule for counts has tokens for
@@ -126,16 +122,14 @@ def tune(
     All draw a few images; those that lose most drop out, and the others draw more. The last `FINALISTS` or more draw
     all of them.
     """
-    asked = None if labels is None else list(labels)
     going, out, done = list(trials), list[Trial](), 0
-    for left in range(ROUNDS - 1, -1, -1):
-        until = max(done + 1, num >> left)
+    for until in sorted({max(1, num >> left) for left in range(ROUNDS)}):
         for place in tqdm(range(len(going)), desc=f"{until} of {num} images", unit="schedule"):
             trial = going[place]
-            works = pipe.works(asked, num, trial.options, seed=seed)[done:until]
+            works = pipe.works(labels, num, trial.options, seed=seed)[done:until]
             losses = torch.cat([trial.losses, lost(pipe, works, pipe.batch_size).sum(dim=1)])
             going[place] = replace(trial, losses=losses)
         going.sort(key=lambda trial: trial.loss)
-        kept = len(going) if not left else max(FINALISTS, len(going) // 2)
+        kept = len(going) if until == num else max(FINALISTS, len(going) // 2)
         out, going, done = going[kept:] + out, going[:kept], until
     return going + out
