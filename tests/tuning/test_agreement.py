@@ -89,5 +89,5 @@ def test_measuring_changes_no_image() -> None:
 
 
 def test_temperature_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="temperature 0"):
+    with pytest.raises(ValueError, match="temperature of 0"):
         losses(tiny.model("mage"), "4:temperature=0")
