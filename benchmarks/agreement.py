@@ -18,7 +18,7 @@ import torch
 import recap
 from recap.pipelines.inputs import planned_labels
 from recap.runs.files import write_json
-from recap.tuning.agreement import lost
+from recap.tuning.agreement import agreement
 
 PATH = Path(__file__).parents[1] / "docs" / "results" / "agreement.json"
 
@@ -27,17 +27,21 @@ def ranks(values: list[float]) -> torch.Tensor:
     return torch.tensor(values).argsort().argsort().double()
 
 
-def spearman(points: list[dict[str, Any]]) -> float:
-    fid, loss = (ranks([point[key] for point in points]) for key in ("fid", "loss"))
-    return float(torch.corrcoef(torch.stack([fid, loss]))[0, 1])
+def spearman(points: list[dict[str, Any]], key: str) -> float:
+    pair = [ranks([point[name] for point in points]) for name in ("fid", key)]
+    return round(float(torch.corrcoef(torch.stack(pair))[0, 1]), 3)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("--models", nargs="+", default=["flowers-mage", "flowers-maskgit"])
+    made.add_argument("--num", type=int, default=16, help="images of each schedule")
+    made.add_argument("--batch", type=int, default=16)
+    return made
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=["flowers-mage", "flowers-maskgit"])
-    parser.add_argument("--num", type=int, default=16, help="images of each schedule")
-    parser.add_argument("--batch", type=int, default=16)
-    args = parser.parse_args()
+    args = parser().parse_args()
     for name in args.models:
         pipe = recap.load(name)
         content = json.loads(PATH.read_text())
@@ -48,19 +52,22 @@ def main() -> None:
             if point.get("num") == args.num:  # of a run that was stopped
                 continue
             works = pipe.works(labels, args.num, point["schedule"], seed=0)
-            losses = lost(pipe, works, args.batch)  # (W, S)
-            total = losses.sum(dim=1)
+            found = agreement(pipe, works, args.batch)
             local = [bool(index) for group in works[0].schedule for index in range(len(group.steps))]
             point["num"] = args.num
-            point["loss"] = round(float(total.mean()), 3)
-            point["error"] = round(float(total.std() / len(total) ** 0.5), 3)
-            point["local"] = round(float(losses[:, torch.tensor(local)].sum(dim=1).mean()), 3)
+            point["total"] = round(float(found.total.mean()), 2)
+            point["error"] = round(float(found.total.std() / len(works) ** 0.5), 2)
+            point["loss"] = round(float(found.loss.sum(dim=1).mean()), 2)
+            point["local"] = round(float(found.loss[:, torch.tensor(local)].sum(dim=1).mean()), 2)
+            point["choice"] = round(float(found.choice.sum(dim=1).mean()), 2)
             print(name, point, flush=True)
             write_json(PATH, content)
         plain = [point for point in entry["points"] if "+" not in point["schedule"]]
         reused = [point for point in entry["points"] if "+" in point["schedule"]]
         kinds = {"all": entry["points"], "plain": plain, "reused": reused}
-        entry["spearman"] = {kind: round(spearman(points), 3) for kind, points in kinds.items()}
+        entry["spearman"] = {
+            kind: {key: spearman(points, key) for key in ("total", "loss")} for kind, points in kinds.items()
+        }
         print(f"{name}: Spearman {entry['spearman']}", flush=True)
         write_json(PATH, content)
 

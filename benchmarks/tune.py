@@ -21,20 +21,24 @@ from recap.evaluation.plots import COLOURS, INK
 from recap.pipelines import Pipeline
 from recap.pipelines.inputs import random_labels
 from recap.runs.files import write_json
-from recap.tuning.agreement import lost
+from recap.tuning.agreement import agreement
 from recap.tuning.latency import clocked, measured
 from recap.tuning.search import Budget, Trial, candidates, tune
 
 OUT = Path(__file__).parents[1] / "docs" / "results"
 
 
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("--model", default="flowers-mage")
+    made.add_argument("--options", default=":temperature=0.8")
+    made.add_argument("--budget", nargs="+", default=["0.125", "0.25", "0.375"])
+    made.add_argument("--num", type=int, default=16, help="images of the grid, and of the search")
+    return made
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="flowers-mage")
-    parser.add_argument("--options", default=":temperature=0.8")
-    parser.add_argument("--budget", nargs="+", default=["0.125", "0.25", "0.375"])
-    parser.add_argument("--num", type=int, default=16, help="images of the grid, and of the search")
-    args = parser.parse_args()
+    args = parser().parse_args()
     pipe = recap.load(args.model)
     pipe.options, pipe.batch_size = pipe.options_for(args.options), args.num
     classes = pipe.model.classes
@@ -48,7 +52,7 @@ def main() -> None:
         grid = []
         for trial in trials:
             works = pipe.works(others, args.num, trial.options, seed=1)
-            grid.append(replace(trial, losses=lost(pipe, works, args.num).sum(dim=1)))
+            grid.append(replace(trial, losses=agreement(pipe, works, args.num).total))
         chosen = tune(pipe, trials, labels, args.num)[0].options
         taken = real_seconds(pipe, trials, labels)
         best = min(grid, key=lambda trial: trial.loss)
@@ -95,7 +99,7 @@ def plot(found: list[dict[str, Any]], path: Path, title: str) -> None:
         left.axvline(budget["seconds"], color="#dddddd", zorder=0)
     ends = [max(axis[1] for axis in (right.get_xlim(), right.get_ylim()))] * 2
     right.plot([0, ends[0]], [0, ends[1]], color=INK, linewidth=0.8)
-    left.set(xlabel="predicted seconds an image", ylabel="loss (nats an image)", yscale="log", title=title)
+    left.set(xlabel="predicted seconds an image", ylabel="loss minus choice (nats an image)", title=title)
     right.set(xlabel="predicted seconds an image", ylabel="measured seconds an image")
     figure.savefig(path)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from recap.core.heads import CategoricalHead
 from recap.core.schedule import Schedule, from_counts
 from recap.models.adapter import Adapter
 from recap.runs.draw import draw
-from recap.tuning.agreement import lost
+from recap.tuning.agreement import agreement
 from tests import tiny
 
 
@@ -24,7 +26,7 @@ def pipeline(model: Adapter) -> Pipeline:
 def losses(model: Adapter, schedule: Schedule | str, num: int = 6, batch: int = 3) -> Tensor:
     pipe = pipeline(model)
     labels = [index % model.classes for index in range(num)] if model.classes else None
-    return lost(pipe, pipe.works(labels, num, schedule, seed=0), batch)
+    return agreement(pipe, pipe.works(labels, num, schedule, seed=0), batch).loss
 
 
 def one_by_one(model: Adapter, full: int, **options: float) -> Schedule:
@@ -83,7 +85,7 @@ def test_measuring_changes_no_image() -> None:
     own = pipe.model
     works = pipe.works([0, 1], 2, "4+4:warmup=0,order=informed,target=2", seed=0)
     before = [result.tokens for result in draw(pipe, works, decode=False)]
-    lost(pipe, works, 1)
+    agreement(pipe, works, 1)
     assert pipe.model is own
     assert all(map(torch.equal, before, [result.tokens for result in draw(pipe, works, decode=False)]))
 
@@ -91,3 +93,16 @@ def test_measuring_changes_no_image() -> None:
 def test_temperature_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="temperature of 0"):
         losses(tiny.model("mage"), "4:temperature=0")
+
+
+def test_choosing_gains_where_the_surest_draws_are_kept() -> None:
+    """Nothing on average without a choice; much where all rows are drawn and the surest ones are kept."""
+    pipe = pipeline(tiny.model("mage"))
+    options = SamplingOptions(choice_temperature=0.0)
+    chosen, free = (
+        agreement(pipe, pipe.works(None, 64, replace(options, full=4, order=order), seed=0), 64).choice.sum(dim=1)
+        for order in ("confidence", "random")
+    )
+    error = float(free.std() / len(free) ** 0.5)
+    assert abs(float(free.mean())) < 4 * error
+    assert float(chosen.mean()) > 4 * error

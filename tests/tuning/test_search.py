@@ -13,7 +13,7 @@ from recap import Pipeline, SamplingOptions, load, weights
 from recap.cli import main
 from recap.core.canvas import Canvas
 from recap.tuning import latency as timing
-from recap.tuning.agreement import lost
+from recap.tuning.agreement import agreement
 from recap.tuning.latency import Latency, measured
 from recap.tuning.search import Budget, Trial, candidates, tune
 from tests import tiny
@@ -144,7 +144,7 @@ def test_it_finds_what_measuring_everything_finds() -> None:
         trials = candidates(pipe, latency, budget)
         chosen = tune(pipe, trials, None, 4)[0].options
         every = [
-            Trial(trial.options, trial.seconds, lost(pipe, works, 8).sum(dim=1))
+            Trial(trial.options, trial.seconds, agreement(pipe, works, 8).total)
             for trial in trials
             for works in [pipe.works(None, 8, trial.options, seed=1)]
         ]

@@ -13,8 +13,16 @@ first, times n. Variance is low: divergences of whole distributions take the pla
 that happened to be drawn; k is in the middle rather than drawn (with a drawn one, 24 images had deviations 1.3 to 1.8
 times as large); and images, noise by position and orders are the same for every schedule.
 
-Two things that matter are no errors of distributions and are not seen: which positions are chosen, and how warm they
-are drawn. Schedules are comparable at one temperature.
+Choosing is no error of distributions, and yet decides: of many draws the surest are kept, which acts like a lower
+temperature, and a local evaluation that keeps whatever it draws at rows that were chosen before is as warm as it is.
+So it has a figure of its own, by how much what is committed is more probable than a draw on average:
+
+    sum of log q(x) + H(q),
+
+which is nothing on average where nothing is chosen, so that its variance is that of choosing alone. (The probability
+of what is committed under the exact model is, in logarithms, choice minus loss minus entropy, and most of its variance
+is entropy: what images happen to show.) Schedules are compared by loss minus choice, at one temperature: nothing in
+it keeps images from being too cold.
 
 For heads without probabilities (MAR) a surrogate takes the place of the divergence: the squared error of features
 over their variance among rows. It has the same form, but no unit, and what the head makes of an error is not in it.
@@ -24,6 +32,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,7 +41,6 @@ from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw, take
 from recap.core.heads import CategoricalHead, guided
 from recap.core.noise import Noise, Purpose
-from recap.core.protocols import Head
 from recap.core.schedule import Step
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.pipelines import Pipeline
@@ -81,50 +89,74 @@ class WatchedModel(ModelWrapper):
         return self.model.full(probe, None, slice(decoded, rows.stop))
 
 
+class Agreement(NamedTuple):
+    """What images lose and gain in every sub-step (W, S), in nats, or for MAR in the units of the surrogate."""
+
+    loss: Tensor
+    choice: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """By which schedules are compared: loss without what choosing gains, for every image (W)."""
+        return (self.loss - self.choice).sum(dim=1)
+
+
 @torch.inference_mode()
-def lost(pipe: Pipeline, works: Sequence[Work], batch: int = 8) -> Tensor:
-    """What every image (W) loses in every sub-step (W, S): in nats, or in the units of the surrogate."""
+def agreement(pipe: Pipeline, works: Sequence[Work], batch: int = 8) -> Agreement:
+    """Draw images of one schedule, `batch` at a time, and hold every sub-step against the exact model."""
     schedule = works[0].schedule
     if isinstance(pipe.model.head, CategoricalHead) and not all(step.temperature for step in schedule.steps):
         raise ValueError(
             f"schedule {schedule} has a temperature of 0, where there is nothing to compare; use 0.1 or more"
         )
-    return torch.cat([_lost(pipe, works[at : at + batch]) for at in range(0, len(works), batch)]).cpu()
+    parts = [_agreement(pipe, works[at : at + batch]) for at in range(0, len(works), batch)]
+    return Agreement(*(torch.cat(part).cpu() for part in zip(*parts, strict=True)))
 
 
-def _lost(pipe: Pipeline, works: Sequence[Work]) -> Tensor:
-    """The losses (B, S) of images that are drawn together."""
+def _agreement(pipe: Pipeline, works: Sequence[Work]) -> Agreement:
+    """That of images that are drawn together."""
     pipe = copy.copy(pipe)
     pipe.model = model = WatchedModel(pipe.model)
     lots = Noise([work.key ^ 1 for work in works], pipe.device)  # numbers that the run has no use for
     schedule = works[0].schedule
     done, turn = schedule.known, works[0].index // len(works)
-    losses: list[Tensor] = []
+    loss, choice = torch.zeros(2, len(works), len(schedule.steps), dtype=torch.float64, device=pipe.device)
     for index, canvas in enumerate(begin(pipe, works, len(works))):
         rows, done = slice(done, canvas.decoded), canvas.decoded
         count = rows.stop - rows.start
         if not count:  # a threshold let its tokens pass before
-            losses.append(torch.zeros_like(losses[0]))
             continue
         shown = (count - 1 + (turn + index) % 2) // 2  # the middle of an even number lies between two
         lot = lots.at(index, Purpose.RANKS, canvas.order[:, rows]).uniform().argsort(dim=1)  # (B, n)
-        used = take(model.used(canvas, rows), lot[:, shown:])
-        exact = model.exact(canvas, rows, lot, shown)
-        losses.append(count * distance(model.head, used, exact, schedule.steps[index], canvas.branches).mean(dim=1))
-    stacked = torch.stack(losses, dim=1)
-    return stacked if isinstance(model.head, CategoricalHead) else stacked / variance(model, canvas, lots)
+        used, exact = take(model.used(canvas, rows), lot), model.exact(canvas, rows, lot, shown)
+        head, step = model.head, schedule.steps[index]
+        if isinstance(head, CategoricalHead):
+            q, p = (log_probabilities(head, features, step, canvas.branches) for features in (used, exact))
+            drawn = places(head, take(canvas.tokens[:, rows], lot)).unsqueeze(-1)
+            choice[:, index] = (q.gather(-1, drawn).squeeze(-1) + entropy(q)).sum(dim=1)
+            q = q[:, shown:]
+            apart = (q.exp() * (q - p)).sum(-1).clamp_min(0.0)  # rounding can push a divergence of 0 below it
+        else:  # what guidance makes of features is a matter of the head, which has not drawn yet
+            squares = (used[:, shown:] - exact).double().square().sum(-1)
+            apart = squares.view(canvas.branches, *lot[:, shown:].shape).mean(0)
+        loss[:, index] = count * apart.mean(dim=1)
+    if not isinstance(model.head, CategoricalHead):
+        loss /= variance(model, canvas, lots)
+    return Agreement(loss, choice)
 
 
-def distance(head: Head, used: Tensor, exact: Tensor, step: Step, branches: int) -> Tensor:
-    """KL(used || exact) of the distributions that are drawn from (B, n); or squared errors, mean over branches.
+def log_probabilities(head: CategoricalHead, features: Tensor, step: Step, branches: int) -> Tensor:
+    """Of the distributions that a sub-step draws from (B, n, V)."""
+    return (guided(head.logits(features).double(), branches, step.guidance) / step.temperature).log_softmax(-1)
 
-    What guidance makes of features without probabilities is a matter of the head, which has not drawn yet.
-    """
-    if not isinstance(head, CategoricalHead):
-        return (used - exact).double().square().sum(-1).view(branches, -1, used.shape[1]).mean(0)
-    logits = (guided(head.logits(x).double(), branches, step.guidance) / step.temperature for x in (used, exact))
-    q, p = (x.log_softmax(-1) for x in logits)  # (B, n, V)
-    return (q.exp() * (q - p)).sum(-1).clamp_min(0.0)  # rounding can push a divergence of 0 below it
+
+def entropy(log: Tensor) -> Tensor:
+    return -(log.exp() * log).sum(-1)
+
+
+def places(head: CategoricalHead, ids: Tensor) -> Tensor:
+    """Where ids stand among the logits."""
+    return ids if head.vocab_ids is None else (ids.unsqueeze(-1) == head.vocab_ids.to(ids.device)).byte().argmax(-1)
 
 
 def variance(model: WatchedModel, canvas: Canvas, lots: Noise) -> Tensor:

@@ -14,7 +14,7 @@ from recap.core.heads import CategoricalHead
 from recap.core.options import SamplingOptions
 from recap.core.schedule import Schedule
 from recap.pipelines import Pipeline
-from recap.tuning.agreement import lost
+from recap.tuning.agreement import agreement
 from recap.tuning.latency import Latency
 from recap.view.progress import tqdm
 
@@ -51,11 +51,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A schedule, the time that it is predicted to take, and what each image of its calibration runs loses."""
+    """A schedule, the time that it is predicted to take, and what the images of its calibration runs lose."""
 
     options: SamplingOptions
     seconds: float
-    losses: Tensor  # (W)
+    losses: Tensor  # (W) without what choosing gains
 
     @property
     def loss(self) -> float:
@@ -127,7 +127,7 @@ def tune(
         for place in tqdm(range(len(going)), desc=f"{until} of {num} images", unit="schedule"):
             trial = going[place]
             works = pipe.works(labels, num, trial.options, seed=seed)[done:until]
-            losses = torch.cat([trial.losses, lost(pipe, works, pipe.batch_size).sum(dim=1)])
+            losses = torch.cat([trial.losses, agreement(pipe, works, pipe.batch_size).total])
             going[place] = replace(trial, losses=losses)
         going.sort(key=lambda trial: trial.loss)
         kept = len(going) if until == num else max(FINALISTS, len(going) // 2)
