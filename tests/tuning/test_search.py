@@ -140,13 +140,13 @@ def test_it_finds_what_measuring_everything_finds() -> None:
     steps = {False: torch.tensor([1.0, 0.0, 0.0]), True: torch.tensor([0.2, 0.002, 0.0])}
     latency = Latency(steps, 0.0)
     judged = []
-    for budget in (2.5, 3.5, 5.0):
-        trials = candidates(pipe, latency, budget)
+    for budget in (1.7, 2.2, 3.0):
+        trials = candidates(pipe, latency, budget)[::2]  # every other one, for time
         chosen = tune(pipe, trials, None, 4)[0].options
         every = [
-            Trial(trial.options, trial.seconds, agreement(pipe, works, 8).total)
+            Trial(trial.options, trial.seconds, agreement(pipe, works, 4).total)
             for trial in trials
-            for works in [pipe.works(None, 8, trial.options, seed=1)]
+            for works in [pipe.works(None, 4, trial.options, seed=1)]
         ]
         best, worst = (pick(every, key=lambda trial: trial.loss) for pick in (min, max))
         winner = next(trial for trial in every if trial.options == chosen)

@@ -19,10 +19,10 @@ So it has a figure of its own, by how much what is committed is more probable th
 
     sum of log q(x) + H(q),
 
-which is nothing on average where nothing is chosen, so that its variance is that of choosing alone. (The probability
-of what is committed under the exact model is, in logarithms, choice minus loss minus entropy, and most of its variance
-is entropy: what images happen to show.) Schedules are compared by loss minus choice, at one temperature: nothing in
-it keeps images from being too cold.
+which is nothing on average where nothing is chosen, so that its variance is that of choosing alone. (In logarithms,
+what is committed is as probable under the exact model as choice minus loss minus entropy; most of the variance of
+that is entropy, which is what images happen to show.) Schedules are compared by loss minus choice, at one
+temperature: nothing in it keeps images from being too cold.
 
 For heads without probabilities (MAR) a surrogate takes the place of the divergence: the squared error of features
 over their variance among rows. It has the same form, but no unit, and what the head makes of an error is not in it.
