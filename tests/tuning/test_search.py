@@ -87,10 +87,10 @@ def test_those_that_lose_most_drop_out_first(clocked: Pipeline) -> None:
     trials = candidates(clocked, measured(clocked), 24.5)
     ranked = tune(clocked, trials, None, 8)
     assert sorted(trial.options.text for trial in ranked) == sorted(trial.options.text for trial in trials)
-    drawn = [len(trial.losses) for trial in ranked]
+    drawn = [len(trial.surprises) for trial in ranked]
     assert drawn == sorted(drawn, reverse=True)
     assert (drawn[0], drawn[-1]) == (8, 2)
-    finalists = [trial.loss for trial in ranked if len(trial.losses) == 8]
+    finalists = [trial.surprise for trial in ranked if len(trial.surprises) == 8]
     assert finalists == sorted(finalists)
 
 
@@ -144,11 +144,11 @@ def test_it_finds_what_measuring_everything_finds() -> None:
         trials = candidates(pipe, latency, budget)[::2]  # every other one, for time
         chosen = tune(pipe, trials, None, 4)[0].options
         every = [
-            Trial(trial.options, trial.seconds, agreement(pipe, works, 4).total)
+            Trial(trial.options, trial.seconds, agreement(pipe, works, 4).surprise.sum(dim=1))
             for trial in trials
             for works in [pipe.works(None, 4, trial.options, seed=1)]
         ]
-        best, worst = (pick(every, key=lambda trial: trial.loss) for pick in (min, max))
+        best, worst = (pick(every, key=lambda trial: trial.surprise) for pick in (min, max))
         winner = next(trial for trial in every if trial.options == chosen)
         more, error = winner.more_than(best)
         assert winner is best or more < 2 * error

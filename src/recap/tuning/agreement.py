@@ -13,16 +13,11 @@ first, times n. Variance is low: divergences of whole distributions take the pla
 that happened to be drawn; k is in the middle rather than drawn (with a drawn one, 24 images had deviations 1.3 to 1.8
 times as large); and images, noise by position and orders are the same for every schedule.
 
-Choosing is no error of distributions, and yet decides: of many draws the surest are kept, which acts like a lower
+Choosing is no error of distributions, and yet it decides: of many draws the surest are kept, which acts like a lower
 temperature, and a local evaluation that keeps whatever it draws at rows that were chosen before is as warm as it is.
-So it has a figure of its own, by how much what is committed is more probable than a draw on average:
-
-    sum of log q(x) + H(q),
-
-which is nothing on average where nothing is chosen, so that its variance is that of choosing alone. (In logarithms,
-what is committed is as probable under the exact model as choice minus loss minus entropy; most of the variance of
-that is entropy, which is what images happen to show.) Schedules are compared by loss minus choice, at one
-temperature: nothing in it keeps images from being too cold.
+So schedules are compared by the surprise of the exact model at all that was committed, the sum of -log p, estimated as
+loss minus the sum of log q. Nothing in it keeps images from being too cold, so it compares schedules at one
+temperature. Much of its variance is what images happen to show, so it wants more of them than the loss.
 
 For heads without probabilities (MAR) a surrogate takes the place of the divergence: the squared error of features
 over their variance among rows. It has the same form, but no unit, and what the head makes of an error is not in it.
@@ -90,15 +85,10 @@ class WatchedModel(ModelWrapper):
 
 
 class Agreement(NamedTuple):
-    """What images lose and gain in every sub-step (W, S), in nats, or for MAR in the units of the surrogate."""
+    """Of every image and sub-step (W, S), in nats, or for MAR in the units of the surrogate."""
 
-    loss: Tensor
-    choice: Tensor
-
-    @property
-    def total(self) -> Tensor:
-        """By which schedules are compared: loss without what choosing gains, for every image (W)."""
-        return (self.loss - self.choice).sum(dim=1)
+    loss: Tensor  # by drawing together and from old features
+    surprise: Tensor  # of the exact model, the loss included; for MAR the loss alone
 
 
 @torch.inference_mode()
@@ -120,7 +110,7 @@ def _agreement(pipe: Pipeline, works: Sequence[Work]) -> Agreement:
     lots = Noise([work.key ^ 1 for work in works], pipe.device)  # numbers that the run has no use for
     schedule = works[0].schedule
     done, turn = schedule.known, works[0].index // len(works)
-    loss, choice = torch.zeros(2, len(works), len(schedule.steps), dtype=torch.float64, device=pipe.device)
+    loss, drawn = torch.zeros(2, len(works), len(schedule.steps), dtype=torch.float64, device=pipe.device)
     for index, canvas in enumerate(begin(pipe, works, len(works))):
         rows, done = slice(done, canvas.decoded), canvas.decoded
         count = rows.stop - rows.start
@@ -132,8 +122,8 @@ def _agreement(pipe: Pipeline, works: Sequence[Work]) -> Agreement:
         head, step = model.head, schedule.steps[index]
         if isinstance(head, CategoricalHead):
             q, p = (log_probabilities(head, features, step, canvas.branches) for features in (used, exact))
-            drawn = places(head, take(canvas.tokens[:, rows], lot)).unsqueeze(-1)
-            choice[:, index] = (q.gather(-1, drawn).squeeze(-1) + entropy(q)).sum(dim=1)
+            values = places(head, take(canvas.tokens[:, rows], lot)).unsqueeze(-1)
+            drawn[:, index] = q.gather(-1, values).sum(dim=(1, 2))
             q = q[:, shown:]
             apart = (q.exp() * (q - p)).sum(-1).clamp_min(0.0)  # rounding can push a divergence of 0 below it
         else:  # what guidance makes of features is a matter of the head, which has not drawn yet
@@ -142,16 +132,12 @@ def _agreement(pipe: Pipeline, works: Sequence[Work]) -> Agreement:
         loss[:, index] = count * apart.mean(dim=1)
     if not isinstance(model.head, CategoricalHead):
         loss /= variance(model, canvas, lots)
-    return Agreement(loss, choice)
+    return Agreement(loss, loss - drawn)
 
 
 def log_probabilities(head: CategoricalHead, features: Tensor, step: Step, branches: int) -> Tensor:
     """Of the distributions that a sub-step draws from (B, n, V)."""
     return (guided(head.logits(features).double(), branches, step.guidance) / step.temperature).log_softmax(-1)
-
-
-def entropy(log: Tensor) -> Tensor:
-    return -(log.exp() * log).sum(-1)
 
 
 def places(head: CategoricalHead, ids: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The schedule that loses least in a given time: candidates that fill the time, and calibration runs of these."""
+"""The schedule whose images surprise the exact model least: candidates that fill a given time, and their runs."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A schedule, the time that it is predicted to take, and what the images of its calibration runs lose."""
+    """A schedule, the time that it is predicted to take, and how its calibration images surprise the model."""
 
     options: SamplingOptions
     seconds: float
-    losses: Tensor  # (W) without what choosing gains
+    surprises: Tensor  # (W)
 
     @property
-    def loss(self) -> float:
-        return float(self.losses.mean())
+    def surprise(self) -> float:
+        return float(self.surprises.mean())
 
     def more_than(self, other: Trial) -> tuple[float, float]:
-        """How much more it loses on the images that both have drawn, and the standard error of that."""
-        both = min(len(self.losses), len(other.losses))
-        apart = self.losses[:both] - other.losses[:both]
+        """How much more it surprises on the images that both have drawn, and the standard error of that."""
+        both = min(len(self.surprises), len(other.surprises))
+        apart = self.surprises[:both] - other.surprises[:both]
         return float(apart.mean()), float(apart.std() / both**0.5) if both > 1 else math.inf
 
 
@@ -119,17 +119,17 @@ def tune(
 ) -> list[Trial]:
     """The trials after calibration runs of at most `num` images, the best first.
 
-    All draw a few images; those that lose most drop out, and the others draw more. The last `FINALISTS` or more draw
-    all of them.
+    All draw a few images; those that surprise most drop out, and the others draw more. The last `FINALISTS` or more
+    draw all of them.
     """
     going, out, done = list(trials), list[Trial](), 0
     for until in sorted({max(1, num >> left) for left in range(ROUNDS)}):
         for place in tqdm(range(len(going)), desc=f"{until} of {num} images", unit="schedule"):
             trial = going[place]
             works = pipe.works(labels, num, trial.options, seed=seed)[done:until]
-            losses = torch.cat([trial.losses, agreement(pipe, works, pipe.batch_size).total])
-            going[place] = replace(trial, losses=losses)
-        going.sort(key=lambda trial: trial.loss)
+            surprises = torch.cat([trial.surprises, agreement(pipe, works, pipe.batch_size).surprise.sum(dim=1)])
+            going[place] = replace(trial, surprises=surprises)
+        going.sort(key=lambda trial: trial.surprise)
         kept = len(going) if until == num else max(FINALISTS, len(going) // 2)
         out, going, done = going[kept:] + out, going[:kept], until
     return going + out
