@@ -15,7 +15,7 @@ times as large); and images, noise by position and orders are the same for every
 
 Choosing is no error of distributions, and yet it decides: of many draws the surest are kept, which acts like a lower
 temperature, and a local evaluation that keeps whatever it draws at rows that were chosen before is as warm as it is.
-So schedules are compared by the surprise of the exact model at all that was committed, the sum of -log p, estimated as
+So schedules are compared by the surprise of the exact model at all that was committed: the sum of -log p, that is the
 loss minus the sum of log q. Nothing in it keeps images from being too cold, so it compares schedules at one
 temperature. Much of its variance is what images happen to show, so it wants more of them than the loss.
 
