@@ -19,6 +19,7 @@ import recap
 from recap.pipelines.inputs import planned_labels
 from recap.runs.files import write_json
 from recap.tuning.agreement import agreement
+from recap.tuning.search import WARMTH
 
 PATH = Path(__file__).parents[1] / "docs" / "results" / "agreement.json"
 
@@ -55,18 +56,19 @@ def main() -> None:
             found = agreement(pipe, works, args.batch)
             local = [bool(index) for group in works[0].schedule for index in range(len(group.steps))]
             point["num"] = args.num
-            total = found.surprise.sum(dim=1)
-            point["surprise"] = round(float(total.mean()), 2)
-            point["error"] = round(float(total.std() / len(works) ** 0.5), 2)
             point["loss"] = round(float(found.loss.sum(dim=1).mean()), 2)
             point["local"] = round(float(found.loss[:, torch.tensor(local)].sum(dim=1).mean()), 2)
+            point["choice"] = round(float(found.choice.sum(dim=1).mean()), 2)
             print(name, point, flush=True)
             write_json(PATH, content)
         plain = [point for point in entry["points"] if "+" not in point["schedule"]]
+        entry["usual"] = max(point["choice"] for point in plain)
+        for point in entry["points"]:
+            point["error"] = round(point["loss"] + WARMTH * max(0.0, entry["usual"] - point["choice"]), 2)
         reused = [point for point in entry["points"] if "+" in point["schedule"]]
         kinds = {"all": entry["points"], "plain": plain, "reused": reused}
         entry["spearman"] = {
-            kind: {key: spearman(points, key) for key in ("surprise", "loss")} for kind, points in kinds.items()
+            kind: {key: spearman(points, key) for key in ("error", "loss")} for kind, points in kinds.items()
         }
         print(f"{name}: Spearman {entry['spearman']}", flush=True)
         write_json(PATH, content)

@@ -21,7 +21,6 @@ from recap.evaluation.plots import COLOURS, INK
 from recap.pipelines import Pipeline
 from recap.pipelines.inputs import random_labels
 from recap.runs.files import write_json
-from recap.tuning.agreement import agreement
 from recap.tuning.latency import clocked, measured
 from recap.tuning.search import Budget, Trial, candidates, tune
 
@@ -49,25 +48,31 @@ def main() -> None:
     for text in args.budget:
         seconds = Budget.from_text(text).seconds(plain)
         trials = candidates(pipe, latency, seconds)
-        grid = []
+        found_here = tune(pipe, trials, labels, args.num)[0]
+        chosen, grid = found_here.options, []
         for trial in trials:
             works = pipe.works(others, args.num, trial.options, seed=1)
-            grid.append(replace(trial, surprises=agreement(pipe, works, args.num).surprise.sum(dim=1)))
-        chosen = tune(pipe, trials, labels, args.num)[0].options
+            grid.append(replace(trial, usual=found_here.usual).drawing(pipe, works))
         taken = real_seconds(pipe, trials, labels)
-        best = min(grid, key=lambda trial: trial.surprise)
+        best = min(grid, key=lambda trial: trial.error)
         winner = next(trial for trial in grid if trial.options == chosen)
         more, error = winner.more_than(best)
         print(
-            f"{text}: of {len(grid)}, chosen {chosen} has {winner.surprise:.4g}, best {best.options} "
-            f"{best.surprise:.4g}; more {more:.2g} +- {error:.2g}",
+            f"{text}: of {len(grid)}, chosen {chosen} has {winner.error:.4g}, best {best.options} "
+            f"{best.error:.4g}; more {more:.2g} +- {error:.2g}",
             flush=True,
         )
         points = [
-            {"schedule": str(trial.options), "predicted": trial.seconds, "measured": time, "surprise": trial.surprise}
+            {"schedule": str(trial.options), "predicted": trial.seconds, "measured": time, "error": trial.error}
             for trial, time in zip(grid, taken, strict=True)
         ]
-        about = {"budget": text, "seconds": seconds, "chosen": str(chosen), "best": str(best.options)}
+        about = {
+            "budget": text,
+            "seconds": seconds,
+            "chosen": str(chosen),
+            "best": str(best.options),
+            "candidates": len(grid),
+        }
         found.append({**about, "more": more, "error": error, "grid": points})
     about = {"model": args.model, "options": args.options, "num": args.num, "machine": machine("cpu")}
     write_json(OUT / "tune.json", {**about, "plain": plain, "budgets": found})
@@ -85,21 +90,21 @@ def real_seconds(pipe: Pipeline, trials: list[Trial], labels: list[int] | None, 
 
 
 def plot(found: list[dict[str, Any]], path: Path, title: str) -> None:
-    """What surprises in the grid against predicted time, and measured against predicted time."""
+    """The errors of the grid against predicted time, and measured against predicted time."""
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), dpi=150, layout="constrained")
     for budget in found:
         for point in budget["grid"]:
             colour = COLOURS["reused" if "+" in point["schedule"] else "plain"]
-            left.plot(point["predicted"], point["surprise"], "o", color=colour, markersize=4)
+            left.plot(point["predicted"], point["error"], "o", color=colour, markersize=4)
             right.plot(point["predicted"], point["measured"], "o", color=colour, markersize=4)
             if point["schedule"] == budget["chosen"]:
-                left.plot(point["predicted"], point["surprise"], "o", color=INK, markersize=10, fillstyle="none")
+                left.plot(point["predicted"], point["error"], "o", color=INK, markersize=10, fillstyle="none")
         left.axvline(budget["seconds"], color="#dddddd", zorder=0)
     ends = [max(axis[1] for axis in (right.get_xlim(), right.get_ylim()))] * 2
     right.plot([0, ends[0]], [0, ends[1]], color=INK, linewidth=0.8)
-    left.set(xlabel="predicted seconds an image", ylabel="surprise (nats an image)", title=title)
+    left.set(xlabel="predicted seconds an image", ylabel="error (nats an image)", title=title)
     right.set(xlabel="predicted seconds an image", ylabel="measured seconds an image")
     figure.savefig(path)
 

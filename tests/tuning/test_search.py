@@ -13,7 +13,6 @@ from recap import Pipeline, SamplingOptions, load, weights
 from recap.cli import main
 from recap.core.canvas import Canvas
 from recap.tuning import latency as timing
-from recap.tuning.agreement import agreement
 from recap.tuning.latency import Latency, measured
 from recap.tuning.search import Budget, Trial, candidates, tune
 from tests import tiny
@@ -87,10 +86,10 @@ def test_those_that_lose_most_drop_out_first(clocked: Pipeline) -> None:
     trials = candidates(clocked, measured(clocked), 24.5)
     ranked = tune(clocked, trials, None, 8)
     assert sorted(trial.options.text for trial in ranked) == sorted(trial.options.text for trial in trials)
-    drawn = [len(trial.surprises) for trial in ranked]
+    drawn = [len(trial.loss) for trial in ranked]
     assert drawn == sorted(drawn, reverse=True)
     assert (drawn[0], drawn[-1]) == (8, 2)
-    finalists = [trial.surprise for trial in ranked if len(trial.surprises) == 8]
+    finalists = [trial.error for trial in ranked if len(trial.loss) == 8]
     assert finalists == sorted(finalists)
 
 
@@ -142,14 +141,14 @@ def test_it_finds_what_measuring_everything_finds() -> None:
     judged = []
     for budget in (1.7, 2.2, 3.0):
         trials = candidates(pipe, latency, budget)[::2]  # every other one, for time
-        chosen = tune(pipe, trials, None, 4)[0].options
+        found = tune(pipe, trials, None, 4)[0]
         every = [
-            Trial(trial.options, trial.seconds, agreement(pipe, works, 4).surprise.sum(dim=1))
+            Trial(trial.options, trial.seconds, usual=found.usual).drawing(pipe, works)
             for trial in trials
             for works in [pipe.works(None, 4, trial.options, seed=1)]
         ]
-        best, worst = (pick(every, key=lambda trial: trial.surprise) for pick in (min, max))
-        winner = next(trial for trial in every if trial.options == chosen)
+        best, worst = (pick(every, key=lambda trial: trial.error) for pick in (min, max))
+        winner = next(trial for trial in every if trial.options == found.options)
         more, error = winner.more_than(best)
         assert winner is best or more < 2 * error
         judged.append(worst.more_than(best))

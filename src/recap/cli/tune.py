@@ -1,8 +1,8 @@
 """Find a schedule for a time budget, from calibration runs on this machine and without judging any image.
 
 Times of sub-steps are measured, candidates of many kinds are made as long as the budget allows, and their runs are
-held against the model's exact predictions: by drawing tokens together and by reading old features, sub-steps commit
-what surprises the model. The schedule that does so least is printed with the runners-up.
+held against the model's exact predictions: what every sub-step loses by drawing its tokens together and by reading
+old features. The best one is printed with the runners-up.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ def cells_of(trial: Trial, best: Trial, plain: float) -> dict[str, str]:
         "schedule": str(trial.options),
         "s/image": f"{trial.seconds:.4f}",
         "of plain": f"{trial.seconds / plain:.2f}",
-        "surprise": f"{trial.surprise:.4g}",
+        "error": f"{trial.error:.3g}",
+        "loss": f"{float(trial.loss.mean()):.3g}",
+        "choice": f"{float(trial.choice.mean()):.3g}",
         "more than the best": "" if trial is best else f"{more:.2g} ± {error:.2g}",
     }

@@ -15,9 +15,11 @@ times as large); and images, noise by position and orders are the same for every
 
 Choosing is no error of distributions, and yet it decides: of many draws the surest are kept, which acts like a lower
 temperature, and a local evaluation that keeps whatever it draws at rows that were chosen before is as warm as it is.
-So schedules are compared by the surprise of the exact model at all that was committed: the sum of -log p, that is the
-loss minus the sum of log q. Nothing in it keeps images from being too cold, so it compares schedules at one
-temperature. Much of its variance is what images happen to show, so it wants more of them than the loss.
+So it has a figure of its own, by how much what is committed is more probable than draws are on average:
+
+    sum of log q(x) + H(q),
+
+which is nothing on average where nothing is chosen. How it compares with plain decoding's matters at one temperature.
 
 For heads without probabilities (MAR) a surrogate takes the place of the divergence: the squared error of features
 over their variance among rows. It has the same form, but no unit, and what the head makes of an error is not in it.
@@ -88,7 +90,7 @@ class Agreement(NamedTuple):
     """Of every image and sub-step (W, S), in nats, or for MAR in the units of the surrogate."""
 
     loss: Tensor  # by drawing together and from old features
-    surprise: Tensor  # of the exact model, the loss included; for MAR the loss alone
+    choice: Tensor  # by how much what is committed is more probable than draws are; 0 for MAR
 
 
 @torch.inference_mode()
@@ -110,7 +112,7 @@ def _agreement(pipe: Pipeline, works: Sequence[Work]) -> Agreement:
     lots = Noise([work.key ^ 1 for work in works], pipe.device)  # numbers that the run has no use for
     schedule = works[0].schedule
     done, turn = schedule.known, works[0].index // len(works)
-    loss, drawn = torch.zeros(2, len(works), len(schedule.steps), dtype=torch.float64, device=pipe.device)
+    loss, choice = torch.zeros(2, len(works), len(schedule.steps), dtype=torch.float64, device=pipe.device)
     for index, canvas in enumerate(begin(pipe, works, len(works))):
         rows, done = slice(done, canvas.decoded), canvas.decoded
         count = rows.stop - rows.start
@@ -123,7 +125,7 @@ def _agreement(pipe: Pipeline, works: Sequence[Work]) -> Agreement:
         if isinstance(head, CategoricalHead):
             q, p = (log_probabilities(head, features, step, canvas.branches) for features in (used, exact))
             values = places(head, take(canvas.tokens[:, rows], lot)).unsqueeze(-1)
-            drawn[:, index] = q.gather(-1, values).sum(dim=(1, 2))
+            choice[:, index] = (q.gather(-1, values) - (q.exp() * q).sum(-1, keepdim=True)).sum(dim=(1, 2))
             q = q[:, shown:]
             apart = (q.exp() * (q - p)).sum(-1).clamp_min(0.0)  # rounding can push a divergence of 0 below it
         else:  # what guidance makes of features is a matter of the head, which has not drawn yet
@@ -132,7 +134,7 @@ def _agreement(pipe: Pipeline, works: Sequence[Work]) -> Agreement:
         loss[:, index] = count * apart.mean(dim=1)
     if not isinstance(model.head, CategoricalHead):
         loss /= variance(model, canvas, lots)
-    return Agreement(loss, loss - drawn)
+    return Agreement(loss, choice)
 
 
 def log_probabilities(head: CategoricalHead, features: Tensor, step: Step, branches: int) -> Tensor:

@@ -1,11 +1,11 @@
-"""The schedule whose images surprise the exact model least: candidates that fill a given time, and their runs."""
+"""The schedule that agrees best with the exact model: candidates that fill a given time, and runs of these."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -14,12 +14,14 @@ from recap.core.heads import CategoricalHead
 from recap.core.options import SamplingOptions
 from recap.core.schedule import Schedule
 from recap.pipelines import Pipeline
+from recap.runs.works import Work
 from recap.tuning.agreement import agreement
 from recap.tuning.latency import Latency
 from recap.view.progress import tqdm
 
 ROUNDS = 3  # in each as many images as in all before, and half of the schedules
 FINALISTS = 5  # schedules that are measured on all images, at least
+WARMTH = 0.5  # of a nat for each nat of choice that plain decoding has and a schedule has not: docs/tune.md
 RATIOS = (1 / 3, 1 / 2, 1.0, 2.0, 3.0)  # local evaluations for each full one
 CHOICES = (  # among which rows local evaluations choose, where there is a confidence
     SamplingOptions(order="confidence", target=1.0),
@@ -51,20 +53,35 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A schedule, the time that it is predicted to take, and how its calibration images surprise the model."""
+    """A schedule, the time that it is predicted to take, and what its calibration runs lose."""
 
     options: SamplingOptions
     seconds: float
-    surprises: Tensor  # (W)
+    loss: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))  # (W)
+    choice: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))  # (W)
+    usual: float = 0.0  # choice of plain decoding
 
     @property
-    def surprise(self) -> float:
-        return float(self.surprises.mean())
+    def errors(self) -> Tensor:
+        """By which schedules are compared (W): the loss, and a part of the choice that is missing on average.
+
+        More choice than plain decoding has gains nothing: images would only become colder.
+        """
+        return self.loss + WARMTH * (self.usual - self.choice) * bool(self.choice.mean() < self.usual)
+
+    @property
+    def error(self) -> float:
+        return float(self.errors.mean())
+
+    def drawing(self, pipe: Pipeline, works: Sequence[Work]) -> Trial:
+        """With the agreement of further images."""
+        loss, choice = (part.sum(dim=1) for part in agreement(pipe, works, pipe.batch_size))
+        return replace(self, loss=torch.cat([self.loss, loss]), choice=torch.cat([self.choice, choice]))
 
     def more_than(self, other: Trial) -> tuple[float, float]:
-        """How much more it surprises on the images that both have drawn, and the standard error of that."""
-        both = min(len(self.surprises), len(other.surprises))
-        apart = self.surprises[:both] - other.surprises[:both]
+        """How much larger its error is on the images that both have drawn, and the standard error of that."""
+        both = min(len(self.loss), len(other.loss))
+        apart = self.errors[:both] - other.errors[:both]
         return float(apart.mean()), float(apart.std() / both**0.5) if both > 1 else math.inf
 
 
@@ -111,7 +128,7 @@ def lengthened(
             schedule = pipe.schedule(options)
         except ValueError:  # more sub-steps than the rule for counts has tokens for
             return
-        yield Trial(options, latency.seconds(schedule), torch.empty(0))
+        yield Trial(options, latency.seconds(schedule))
 
 
 def tune(
@@ -119,17 +136,18 @@ def tune(
 ) -> list[Trial]:
     """The trials after calibration runs of at most `num` images, the best first.
 
-    All draw a few images; those that surprise most drop out, and the others draw more. The last `FINALISTS` or more
-    draw all of them.
+    All draw a few images; those with the largest errors drop out, and the others draw more. The last `FINALISTS` or
+    more draw all of them.
     """
-    going, out, done = list(trials), list[Trial](), 0
-    for until in sorted({max(1, num >> left) for left in range(ROUNDS)}):
+    rounds = sorted({max(1, num >> left) for left in range(ROUNDS)})
+    plain = Trial(pipe.options.plain(), 0.0)
+    plain = plain.drawing(pipe, pipe.works(labels, num, plain.options, seed=seed)[: rounds[0]])
+    going, out, done = [replace(trial, usual=float(plain.choice.mean())) for trial in trials], list[Trial](), 0
+    for until in rounds:
         for place in tqdm(range(len(going)), desc=f"{until} of {num} images", unit="schedule"):
-            trial = going[place]
-            works = pipe.works(labels, num, trial.options, seed=seed)[done:until]
-            surprises = torch.cat([trial.surprises, agreement(pipe, works, pipe.batch_size).surprise.sum(dim=1)])
-            going[place] = replace(trial, surprises=surprises)
-        going.sort(key=lambda trial: trial.surprise)
+            works = pipe.works(labels, num, going[place].options, seed=seed)[done:until]
+            going[place] = going[place].drawing(pipe, works)
+        going.sort(key=lambda trial: trial.error)
         kept = len(going) if until == num else max(FINALISTS, len(going) // 2)
         out, going, done = going[kept:] + out, going[:kept], until
     return going + out
