@@ -153,3 +153,12 @@ def test_it_finds_what_measuring_everything_finds() -> None:
         assert winner is best or more < 2 * error
         judged.append(worst.more_than(best))
     assert any(more > 2 * error for more, error in judged)  # it could have failed
+
+
+def test_missing_choice_is_an_error_and_more_of_it_is_no_merit() -> None:
+    loss, options = torch.tensor([1.0, 3.0]), SamplingOptions(full=4)
+    none, less, more = (
+        Trial(options, 1.0, loss, torch.tensor(choice), usual=5.0).error
+        for choice in ([5.0, 5.0], [1.0, 3.0], [9.0, 11.0])
+    )
+    assert none == more == 2.0 < less
