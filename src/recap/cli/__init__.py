@@ -21,6 +21,7 @@ COMMANDS = (
     "evaluate",
     "drift",
     "sweep",
+    "tune",
     "report",
     "bench",
     "verify",
