@@ -5,7 +5,7 @@ CODE := src tests examples benchmarks docs/conf.py docs/_ext
 .PHONY: demo test check bench docs clean
 
 demo: .venv/installed  ## four flowers, plain and reused side by side
-	$(BIN)/recap sample --compare --num 4 --schedule 16+16 --out demo
+	$(BIN)/recap sample --compare --num 4 --out demo
 
 test: .venv/weights .venv/chromium  ## the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -38,7 +38,11 @@ from recap.models.adapter import Adapter
 from recap.runs.files import write_json
 
 ROOT = Path(__file__).parents[1]
-MODELS = ("flowers-maskgit", "flowers-mage", "flowers-mar")
+MODELS = {  # and the order of plain decoding that earlier versions have too
+    "flowers-maskgit": "confidence",
+    "flowers-mage": "confidence",
+    "flowers-mar": "random",
+}
 OFFICIAL = ("mage", "mar", "nat")  # MAGE-B, MAR-B and AutoNAT-L
 WORKER = """
 import sys, time, recap
@@ -123,9 +127,9 @@ def timed(call: Callable[[], object], times: int = 1) -> Callable[[], float]:
 
 def plain_steps(before: Path, model: str, repeat: int, processor: bool = False) -> dict[str, Any]:
     """64 plain steps of one image, the earlier version's seconds over ours."""
-    workers = [Worker(root, model, processor) for root in (before, ROOT)]
+    workers, steps = [Worker(root, model, processor) for root in (before, ROOT)], f"64:order={MODELS[model]}"
     try:
-        return in_turn(lambda: workers[0]("64"), lambda: workers[1]("64"), repeat)
+        return in_turn(lambda: workers[0](steps), lambda: workers[1](steps), repeat)
     finally:
         for worker in workers:
             worker.end()
@@ -194,7 +198,7 @@ def official(item: str, repeat: int) -> dict[str, Any]:
 
 def busy(repeat: int, cores: int = 2) -> dict[str, Any]:
     """16+16 evaluations of two images while other processes keep the cores busy, over those on a quiet machine."""
-    worker = Worker(ROOT, MODELS[0])
+    worker = Worker(ROOT, "flowers-maskgit")
 
     def crowded() -> float:
         others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(cores)]

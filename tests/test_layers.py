@@ -29,7 +29,12 @@ LAYERS = (
     ("cli",),
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
-SIDE_BY_SIDE = {"bench", "evaluation", "verification", "tuning"}  # of one level, and may import each other without cycles
+SIDE_BY_SIDE = {
+    "bench",
+    "evaluation",
+    "verification",
+    "tuning",
+}  # of one level, and may import each other without cycles
 MAX_LINES = 350
 MAX_EQUAL = 7  # lines that may stand in two packages
 # classes and functions that have better names by now

@@ -80,8 +80,16 @@ def test_comparison_is_drawn_and_measured(name: str, home: Path, capsys: Capture
     assert other["speedup"]["processor"] > 0
     with Image.open("both/compare.png") as sheet, Image.open("both/000001.png") as image:
         large = image.resize((256, 256), Image.Resampling.LANCZOS)
-        top = sheet.height - 28 - 256 - (0 if name == "flowers-mage" else 36)
+        top = 28 + 36 + 316  # of the second row
         assert sheet.crop((28 + 266, top, 28 + 266 + 256, top + 256)).tobytes() == large.tobytes()
+        equal = other["equal_time"]
+        rows = 3 if 0 < equal < other["full"] else 2
+        assert sheet.height // 316 == rows
+    if rows == 3:
+        sample("--model", name, "--num", "2", "--schedule", str(equal), "--out", "equal")
+        with Image.open("both/compare.png") as sheet, Image.open("equal/000001.png") as image:
+            large = image.resize((256, 256), Image.Resampling.LANCZOS)
+            assert sheet.crop((28 + 266, top + 316, 28 + 266 + 256, top + 572)).tobytes() == large.tobytes()
     sample("--model", name, "--num", "2", "--out", "alone")
     assert Path("alone/grid.png").read_bytes() == Path("both/grid.png").read_bytes()
 

@@ -9,6 +9,7 @@ recap sample ...` several share the work. A run that was stopped goes on when th
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from recap.bench.pairs import DrawInTurn, Speedup
 from recap.checkpoints.safe_files import read_json
@@ -21,6 +22,7 @@ from recap.runs.folder import RECORD, ImageFolder
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity, record
 from recap.runs.sample import sample_all
+from recap.runs.works import Done
 from recap.view.preview import preview
 from recap.view.sheet import comparison, grid
 
@@ -35,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pack", choices=("npz",), help="write all images into one file too, for other FID tools")
     parser.add_argument("--overwrite", action="store_true", help="start anew in a folder that holds another run")
     parser.add_argument(
-        "--compare", action="store_true", help="generate the same without reuse in as many steps, side by side"
+        "--compare", action="store_true", help="generate the same without reuse, in as many steps and in equal time"
     )
     parser.add_argument("--preview", action="store_true", help="show the images in the terminal as they are decoded")
     add_sampling(parser)
@@ -92,10 +94,16 @@ def run(args: argparse.Namespace) -> int:
         titles = {"plain": f"plain {steps} steps: {plain_seconds:.1f} s"}
         titles["reused"] = f"reused {schedule}: {taken:.1f} s{gain}"
         rows = {titles[way]: list(made.values()) for way, made in turns.images.items()}
+        equal = 0 if speedup.median is None else round(steps / speedup.median)  # plain steps that take as long
+        if 0 < equal < steps:
+            asked = replace(pipe.options_for(options).plain(), full=equal)
+            same = pipe.works(labels, num if labels is None else None, asked, seed=args.seed)
+            drawn = draw(pipe, [work for work in same if work.index in turns.images["plain"]])
+            rows[f"plain {equal} steps, in equal time"] = [one.image for one in drawn if isinstance(one, Done)]
         with atomic_write(target) as file:
             comparison(rows, names and [names[index] for index in turns.images["plain"]]).save(file, "PNG")
         print(f"plain decoding in as many steps took {plain_seconds:.2f} s: reuse is {speedup} -> {target}")
-        said["compare"] = {"full": steps, "seconds": plain_seconds, "speedup": speedup.json()}
+        said["compare"] = {"full": steps, "seconds": plain_seconds, "speedup": speedup.json(), "equal_time": equal}
     write_json(folder.path / RECORD, said)
     return 0
 

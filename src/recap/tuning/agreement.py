@@ -38,7 +38,7 @@ from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas, Draw, take
 from recap.core.heads import CategoricalHead, guided
 from recap.core.noise import Noise, Purpose
-from recap.core.schedule import Step
+from recap.core.steps import Step
 from recap.models.adapter import Adapter, ModelWrapper
 from recap.pipelines import Pipeline
 from recap.runs.draw import begin

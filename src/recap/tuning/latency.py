@@ -52,7 +52,11 @@ def substeps(schedule: Schedule) -> Iterator[tuple[bool, Size]]:
 
 def measured(pipe: Pipeline, label: int | None = None, rounds: int = ROUNDS) -> Latency:
     """Time runs of several kinds in turn, so that a busy machine is as slow for one as for the other."""
-    steps, size, warm = pipe.schedule(pipe.options.plain()).full, images_together(pipe), WARM_RUNS[pipe.engine]
+    steps, size, warm = (
+        pipe.schedule(pipe.options.plain()).full,
+        images_together(pipe, pipe.schedule()),
+        WARM_RUNS[pipe.engine],
+    )
     half, quarter, labels = steps // 2, -(-steps // 4), None if label is None else [label] * size
     kinds = [(steps, 0, 1), (quarter, 0, 1), (steps - half, half, 1), (quarter, min(half, 2 * quarter), 2)]
     asked = [SamplingOptions(full=full, local=local, warmup=0, chain=chain) for full, local, chain in kinds]
