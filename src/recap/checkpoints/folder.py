@@ -115,7 +115,10 @@ def _config(family: str, given: object) -> Any:
     for field in fields(kinds[family]):
         value = values.get(field.name, field.default)
         parts = value if isinstance(field.default, tuple) and isinstance(value, tuple) else (value,)
-        if isinstance(field.default, int | tuple) and any(type(part) is not int for part in parts):
+        if isinstance(field.default, bool):
+            if not isinstance(value, bool):
+                raise ValueError(f"{field.name} is {value!r}; it must be true or false")
+        elif isinstance(field.default, int | tuple) and any(type(part) is not int for part in parts):
             raise ValueError(f"{field.name} is {value!r}; sizes are integers")
     inside = {name: _config(name, values[name]) for name in TOKENIZERS if values.get(name) is not None}
     return kinds[family](**values | inside)

@@ -94,13 +94,21 @@ def attend(
     if layer is not None:
         assert rows is not None
         k, v = ops.store(layer, k, v, rows)  # (B, L, D) each
-    heads = attn.num_heads
-    mixed = ops.attention(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads))
+    width = q.shape[-1] // attn.num_heads
+    q, k, v = (split_heads(part, part.shape[-1] // width) for part in (q, k, v))  # (B, H, M, Dh)
+    shared = q.shape[1] // k.shape[1]  # heads that have one key head: they ask as if they were more rows
+    mixed = ops.attention(q, k, v) if shared == 1 else by_key_head(ops, q, k, v, shared)
     return attn.proj(mixed.transpose(1, 2).flatten(2))  # (B, M, D)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2)  # (B, H, M, Dh)
+
+
+def by_key_head(ops: Ops, q: Tensor, k: Tensor, v: Tensor, shared: int) -> Tensor:
+    """Attention of `shared` neighbouring heads for each key head; keys and values are not copied."""
+    grouped = q.unflatten(1, (-1, shared)).flatten(2, 3)  # (B, Hk, shared * M, Dh)
+    return ops.attention(grouped, k, v).unflatten(2, (shared, -1)).flatten(1, 2)
 
 
 def advance(

@@ -1,53 +1,116 @@
-"""How many: schedules of text, which is decoded in blocks from left to right."""
+"""How many: schedules of text, which may be decoded in blocks from left to right."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from recap.core.counts import group_lengths
 from recap.core.schedule import Schedule
 from recap.core.steps import Group, Step, check_value, one_of, whole
 
-CACHES = ("prefix", "dual")  # Fast-dLLM's names
+ROWS = ("target", "block", "rest")  # what local evaluations recompute: of Fast-dLLM, "rest" is the prefix cache
+
+Counts = Callable[[int, int], list[int]]  # of tokens and steps
 
 
-def blocks(
+def text(
     tokens: int,
-    length: int,
     *,
-    steps: int | None = None,
-    cache: str | None = None,
-    threshold: float | None = None,
-    temperature: float = 0.0,
-    guidance: float = 1.0,
+    full: int,
+    local: int = 0,
+    warmup: int | None = None,
+    chain: int | None = None,
+    block: int | None = None,
+    rows: str = "target",
+    counts: Counts | None = None,
+    lead: bool = False,
+    target: float = 1.0,
+    coupled: bool = False,
     known: int = 0,
+    ahead: int = 0,
+    **step: Any,
 ) -> Schedule:
-    """Block after block of `length` tokens, for `BlockOrder(length)`; greedy, unless a temperature is given.
+    """`full` and `local` evaluations, shared equally by blocks of `block` tokens (one of all by default).
 
-    Every block has its share of the `steps`, and shares its tokens among them, one more in the first ones if they do
-    not divide; by default each step has one token. Without a `cache` all evaluations are full. With one, the first of
-    a block is, and the others recompute the block alone ("dual") or with everything behind it ("prefix"). With a
-    `threshold`, all tokens of the block of at least this probability are committed at once, and counts are the least.
+    Every block shares its tokens among its steps, one more in the first ones if they do not divide (LLaDA); `counts`
+    is another rule. A group has as many local evaluations as fit evenly, `chain` at most, and `warmup` groups of a
+    block have none. Local evaluations recompute the target set, the block, or everything from the target set on
+    (`rows`). With `lead`, the first step of a block takes its first position, whatever the others are (Fast-dLLM on
+    Dream). `ahead` masked positions stand before the first block, and may be taken at any time. `step` says how
+    tokens are drawn, the same way in every step.
     """
-    for name, value in (("tokens", tokens), ("length", length), ("steps", tokens if steps is None else steps)):
+    for name, value in (("tokens", tokens), ("block", block or tokens), ("full", full)):
         check_value(name, value, whole(1))
-    if cache is not None:
-        check_value("cache", cache, one_of(CACHES))
-    number = -(-tokens // length)
-    share, rest = (length, 0) if steps is None else divmod(steps, number)
-    if rest or not share:
-        raise ValueError(f"{steps} steps are not shared equally by {number} blocks; use a multiple of {number}")
-    groups: list[Group] = []
-    for first in range(0, tokens, length):
-        size = min(length, tokens - first)
-        made = tuple(
-            Step(count, temperature, guidance=guidance, threshold=threshold)
-            for count in even_counts(size, min(share, size))
+    check_value("rows", rows, one_of(ROWS))
+    size = block or tokens
+    if tokens % size:
+        raise ValueError(f"{tokens} tokens do not divide into blocks of {size}; ask for a multiple of {size} tokens")
+    shares = {"full": full, "local": local}
+    for name, number in shares.items():
+        if number % (tokens // size):
+            raise ValueError(
+                f"{number} {name} evaluations are not shared equally by {tokens // size} blocks of {size} tokens; "
+                f"use a multiple of {tokens // size}, or blocks of another length"
+            )
+        shares[name] = number * size // tokens
+    if sum(shares.values()) > size:
+        raise ValueError(
+            f"{full + local} steps have no room in {tokens} tokens; every one of them commits at least one"
         )
-        if cache is None:
-            groups += (Group((step,)) for step in made)
-        else:
-            groups.append(Group(made, after=tokens - first - size if cache == "prefix" else 0))
+    sizes = (counts or even_counts)(size, sum(shares.values()))
+    lengths = group_lengths(
+        len(sizes) - shares["local"],
+        shares["local"],
+        warmup or 0,
+        chain or max(1, -(-shares["local"] // shares["full"])),
+    )
+    groups: list[Group] = []
+    for first in range(0, tokens, size):
+        done, end = 0, first + size
+        for length in lengths:
+            part, sizes_left = sizes[:length], sizes[length:]
+            made = [Step(count, until=ahead + end, **step) for count in part]
+            if lead and not done:
+                made[0] = Step(part[0], until=ahead + first + part[0], **step)
+            held = sum(part)
+            picked = min(math.ceil(target * held), size - done)
+            groups.append(
+                Group(
+                    tuple(made),
+                    target=picked if length > 1 and picked > held else 0,
+                    before=done if rows == "block" else 0,
+                    after={"target": 0, "block": size - done - picked, "rest": tokens + ahead}[rows],
+                    coupled=coupled,
+                )
+            )
+            done, sizes = done + held, [*sizes_left, *part]  # round and round: every block has the same
     return Schedule(tuple(groups), known)
 
 
 def even_counts(tokens: int, steps: int) -> list[int]:
     """Tokens of each step, where the first ones have what does not divide (LLaDA)."""
     return [tokens // steps + (step < tokens % steps) for step in range(steps)]
+
+
+def dream_counts(tokens: int, steps: int, eps: float = 1e-3) -> list[int]:
+    """Dream's tokens of each step; steps that commit nothing are left out, since nothing changes by them.
+
+    Times go from 1 down to `eps`, and a step takes the share of what is masked by which the time shrinks, in float32.
+    """
+    times = torch.linspace(1, eps, steps + 1)
+    counts, masked = [], tokens
+    for step in range(steps):
+        share = float(torch.tensor(float(masked)) * (1 - times[step + 1] / times[step]))
+        counts.append(masked if step == steps - 1 else int(share))
+        masked -= counts[-1]
+    return [count for count in counts if count]
+
+
+def dreams(eps: float) -> Counts:
+    """Dream's rule for another last time."""
+    return partial(dream_counts, eps=eps)

@@ -97,5 +97,6 @@ def _first_draw(model: CostModel, schedule: Schedule, decoded: int, step: Step) 
     drawn = model.draw_flops(step.tokens, step.head_steps)
     if not model.draws_candidates:
         return drawn
-    ranked = model.draw_flops(schedule.known + schedule.tokens - decoded, step.head_steps)
+    last = schedule.known + (step.until or schedule.tokens)
+    ranked = model.draw_flops(last - decoded, step.head_steps)
     return ranked if step.rank_temperature is None else ranked + drawn

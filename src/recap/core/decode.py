@@ -64,6 +64,8 @@ def decode_groups(
                 canvas.begin_group(branches if group.guided else 1)  # at scale 1 the conditional one is all
             count = due - canvas.decoded
             wanted = selector.candidates(canvas, target, count)
+            if step.until:
+                wanted = slice(wanted.start, min(wanted.stop, canvas.known + step.until))
             if opens:
                 features = model.full(canvas, cache if group.local else None, wanted)
             else:

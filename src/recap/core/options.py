@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from recap.core.blocks import ROWS
 from recap.core.counts import group_lengths
-from recap.core.orders import ORDERS
-from recap.core.presets import PRESETS, check_family, usual_guidance
+from recap.core.orders import ORDERS, order_named
+from recap.core.presets import BLOCKWISE, PRESETS, check_family, usual_evaluations, usual_guidance, usual_order
+from recap.core.protocols import Selector
 from recap.core.schedule import Ramp, Schedule
 from recap.core.steps import BOUNDS, Bound, check_value, is_number, one_of, whole
 
-USUAL = (48, 16)  # full and local evaluations of models that say nothing of their own
 GROUPING = ("full", "local", "warmup", "chain")
 
 
@@ -27,6 +28,10 @@ class SamplingOptions:
     for MAR, constant otherwise. `head_steps` are the diffusion steps after full and after local evaluations. The
     target set has `target` times as many rows as its group commits, and `coupled` draws of a position use the same
     random numbers; order "informed" means 2 and true unless these are said.
+
+    Text may be decoded in blocks of `block` tokens, with a `threshold` of confidence above which tokens are committed
+    at once, and local evaluations of the target set, the block or everything behind (`rows`). `top_k`, `top_p` and
+    `confidence` are those of `Step`.
     """
 
     preset: str | None = None
@@ -42,6 +47,12 @@ class SamplingOptions:
     order: str | None = None
     target: float | None = None
     coupled: bool | None = None
+    block: int | None = None
+    rows: str | None = None
+    threshold: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    confidence: str | None = None
 
     def __post_init__(self) -> None:
         for name, value in self._said().items():
@@ -49,7 +60,8 @@ class SamplingOptions:
         if self.preset is not None:
             check_family(self.preset, self._said())
         if self.full is not None:
-            group_lengths(self.full, self.local or 0, self.warmup, self.chain or 1)
+            local = self.local or 0
+            group_lengths(self.full, local, self.warmup, self.chain or max(1, -(-local // self.full)))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -120,32 +132,38 @@ class SamplingOptions:
 
         This is the one rule for a model's own numbers of evaluations; numbers that somebody gave are kept.
         """
-        whole, (full, local) = known + tokens, self._evaluations()
+        whole = known + tokens
+        full, local = self._evaluations(whole)
         full = min(-(-full * tokens // whole), tokens)
         local = min(round(local * tokens / whole), full * (self.chain or 1), tokens - full)
         warmup = None if self.warmup is None else min(self.warmup * tokens // whole, full)
         return replace(self, full=full, local=local, warmup=warmup)
 
-    def plain(self) -> Self:
+    def plain(self, tokens: int = 256) -> Self:
         """The same options without reuse, with as many sub-steps."""
-        full, local = self._evaluations()
+        full, local = self._evaluations(tokens)
         return replace(self, full=full + local, local=0, warmup=None, chain=None)
 
     def schedule(self, tokens: int = 256, known: int = 0) -> Schedule:
         """The schedule that decodes `tokens` of an image, of which `known` others are there before."""
         if self.preset is None:
             raise ValueError(f"{self} name no preset; put them over a model's own options, or say preset=...")
-        full, local = self._evaluations()
+        full, local = self._evaluations(tokens)
         values = {name: value for name, value in self._said().items() if name not in ("preset", "order")}
-        if self.order == "informed" and local:
+        if (self.order or usual_order(self.preset)) == "informed" and local and self.preset not in BLOCKWISE:
             values = {"target": 2.0, "coupled": True} | values
         if self.guidance is not None:
             values["guidance"] = usual_guidance(self.preset, self.guidance)
         return PRESETS[self.preset](tokens, **{**values, "full": full, "local": local, "known": known})
 
-    def _evaluations(self) -> tuple[int, int]:
+    def selector(self) -> Selector | None:
+        """Where to decode first, if these options say so; else it is for the model to say."""
+        order = self.order or usual_order(self.preset)
+        return None if order is None else order_named(order, self.block)
+
+    def _evaluations(self, tokens: int) -> tuple[int, int]:
         """Full and local ones; a number of full ones alone means none that are local."""
-        full, local = USUAL if self.full is None else (self.full, 0)
+        full, local = usual_evaluations(self.preset, tokens, self.block) if self.full is None else (self.full, 0)
         return full, local if self.local is None else self.local
 
     @property
@@ -226,4 +244,10 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], Bound]] = {  # how each is read f
     "order": (str, one_of(ORDERS)),
     "target": (float, (lambda value: is_number(value) and value >= 1, "a number of at least 1")),
     "coupled": (truth, (lambda value: isinstance(value, bool), "true or false")),
+    "block": (int, whole(1)),
+    "rows": (str, one_of(ROWS)),
+    "threshold": (float, BOUNDS["threshold"]),
+    "top_k": (int, BOUNDS["top_k"]),
+    "top_p": (float, BOUNDS["top_p"]),
+    "confidence": (str, BOUNDS["confidence"]),
 }

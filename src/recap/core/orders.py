@@ -14,7 +14,7 @@ from torch import Tensor
 
 from recap.core.noise import Noise
 from recap.core.protocols import Selector
-from recap.core.selection import ConfidenceOrder, InformedOrder, PrecomputedOrder, RandomOrder
+from recap.core.selection import ConfidenceOrder, InformedOrder, PrecomputedOrder, RandomOrder, ShuffledOrder
 
 REPULSION = 1 << 16  # of neighbours in the grid, in whole numbers: sums are exact on every device
 TAKEN = 1 << 40  # more than all other positions together
@@ -94,6 +94,11 @@ def repulsion(side: int, device: torch.device) -> Tensor:
     squares = torch.minimum(apart, side - apart).square()  # (side, side)
     distance = (squares[:, None, :, None] + squares[None, :, None, :]).reshape(side**2, side**2)
     return torch.where(distance > 0, REPULSION // distance.clamp_min(1), TAKEN) * side**2
+
+
+def order_named(name: str, block: int | None) -> Selector:
+    """The selector that a word means; in blocks, a random order is found as the run goes on."""
+    return ShuffledOrder() if block is not None and name == "random" else ORDERS[name]()
 
 
 ORDERS: dict[str, Callable[[], Selector]] = {

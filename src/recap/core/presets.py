@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from itertools import pairwise
-from typing import Unpack
+from typing import Any, Unpack
 
+from recap.core.blocks import dream_counts, text
 from recap.core.schedule import Draws, Ramp, Schedule, cosine, power
+
+USUAL = (48, 16)  # full and local evaluations of models of images that say nothing of their own
 
 # tau_low of MaskGIT-r by total steps (appendix A), and MAGE's first choice temperature (appendix E.3)
 MASKGIT_R_TAU_LOW = {16: 0.65, 20: 0.68, 24: 0.72, 32: 0.75}
@@ -58,6 +61,26 @@ def mar(tokens: int = 256, **given: Unpack[Draws]) -> Schedule:
     return cosine(tokens, **draws)
 
 
+def written(tokens: int = 256, **given: Any) -> Schedule:
+    """Text as the paper decodes images in random order: as many tokens in every step, drawn at temperature 1."""
+    return text(tokens, **given)
+
+
+def llada(tokens: int = 256, **given: Any) -> Schedule:
+    """LLaDA: greedy, the surest tokens of a block first."""
+    return text(tokens, **{"temperature": 0.0, **given})
+
+
+def dream(tokens: int = 256, **given: Any) -> Schedule:
+    """Dream: greedy, the tokens of the least entropy first, in its own counts; steps that commit nothing are left out."""
+    return text(tokens, **{"temperature": 0.0, "confidence": "entropy", "counts": dream_counts, **given})
+
+
+def fast_dllm(tokens: int = 256, rows: str = "target", **given: Any) -> Schedule:
+    """Fast-dLLM: a full evaluation opens a block, and local ones of the block, or of all behind too, choose anew."""
+    return text(tokens, **{"temperature": 0.0, "rows": rows, "block": tokens // given["full"], **given})
+
+
 def interpolated(table: Mapping[int, float], steps: int) -> float:
     """The published value for a step count; between two of them linear, outside them the nearest."""
     known = sorted(table)
@@ -68,6 +91,18 @@ def interpolated(table: Mapping[int, float], steps: int) -> float:
     return table[known[0] if steps < known[0] else known[-1]]
 
 
+TEXT: dict[str, Callable[..., Schedule]] = {
+    "text": written,
+    "llada": llada,
+    "dream": dream,
+    "fast-dllm-prefix": partial(fast_dllm, rows="rest"),
+    "fast-dllm-dual": fast_dllm,
+    "informed": written,
+}
+ORDER_OF = {"text": "random", "llada": "confidence", "dream": "confidence"}  # of other presets of text: informed
+BLOCKWISE = ("fast-dllm-prefix", "fast-dllm-dual")  # whose groups are whole blocks
+FAST_BLOCK = 32  # tokens of a block, where nothing else is said
+
 DIFFUSION = ("mar", *MAR_GUIDANCE)  # presets of families that draw latents, in random order
 PRESETS: dict[str, Callable[..., Schedule]] = {
     "maskgit": maskgit,
@@ -75,7 +110,27 @@ PRESETS: dict[str, Callable[..., Schedule]] = {
     "mage": mage,
     "mar": mar,
     **{name: partial(mar, guidance=Ramp(1.0, scale)) for name, scale in MAR_GUIDANCE.items()},
+    **TEXT,
 }
+FOR_TEXT = ("block", "rows", "threshold", "top_k", "top_p", "confidence")  # options that images have no use for
+
+
+def usual_evaluations(preset: str | None, tokens: int, block: int | None) -> tuple[int, int]:
+    """Full and local evaluations where nothing is said: of text, a step for each token."""
+    if preset not in TEXT:
+        return USUAL
+    if preset in ("llada", "dream"):
+        return tokens, 0
+    if preset in BLOCKWISE:
+        full = max(1, tokens // (block or FAST_BLOCK))
+        return full, tokens - full
+    full = -(-tokens // 4)
+    return full, tokens - full
+
+
+def usual_order(preset: str | None) -> str | None:
+    """Where a preset of text decodes first; models of images have orders of their own."""
+    return ORDER_OF.get(preset, "informed") if preset in TEXT else None
 
 
 def preset(name: str, tokens: int = 256, **given: Unpack[Draws]) -> Schedule:
@@ -91,6 +146,8 @@ def check_family(preset: str, given: Collection[str]) -> None:
     """Refuse options that mean nothing to the family of a preset."""
     if preset in DIFFUSION and "choice_temperature" in given:
         raise ValueError(f"preset {preset!r} decodes in random order; leave choice_temperature out")
+    if preset not in TEXT and (said := [name for name in FOR_TEXT if name in given]):
+        raise ValueError(f"preset {preset!r} is for images, and {said[0]} for text; leave it out")
     if preset not in DIFFUSION and ("head_steps" in given or "solver" in given):
         raise ValueError(f"preset {preset!r} has no diffusion head; leave head_steps and solver out")
 

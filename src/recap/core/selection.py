@@ -86,15 +86,8 @@ class InformedOrder(ConfidenceOrder):
         return slice(canvas.decoded, canvas.size if canvas.decoded == target.start else target.stop)
 
 
-class BlockOrder(InformedOrder):
-    """Confidence within blocks of `length` tokens, one block after another, as language models are decoded."""
+class ShuffledOrder(ConfidenceOrder):
+    """Any masked positions first, among those where a step may choose: random order within blocks of text."""
 
-    def __init__(self, length: int) -> None:
-        if length < 1:
-            raise ValueError(f"a block has {length} tokens; it must have at least 1")
-        self.length = length
-
-    def candidates(self, canvas: Canvas, target: slice, count: int) -> slice:
-        blocks = (canvas.decoded - canvas.known) // self.length + 1
-        end = super().candidates(canvas, target, count).stop
-        return slice(canvas.decoded, min(canvas.known + blocks * self.length, end))
+    def rank(self, draw: Draw, step: Step, noise: PositionNoise) -> Tensor:
+        return noise.uniform().argsort(dim=1, stable=True)  # (B, C)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 SOLVERS = ("ancestral", "ddim")  # of diffusion heads
+CONFIDENCE = ("probability", "tempered", "margin", "entropy")  # what a head of ids may be sure by
 
 
 Bound = tuple[Callable[[Any], bool], str]  # whether a value may be, and what may be
@@ -31,6 +32,10 @@ BOUNDS: dict[str, Bound] = {
     "guidance": (is_number, "a finite number (1.0 means no guidance)"),
     "head_steps": whole(2),
     "solver": one_of(SOLVERS),
+    "confidence": one_of(CONFIDENCE),
+    "top_k": whole(1),
+    "top_p": (lambda value: is_number(value) and 0 < value <= 1, "a probability above 0"),
+    "threshold": (lambda value: is_number(value) and 0 < value < 1, "a probability between 0 and 1"),
 }
 
 
@@ -49,7 +54,11 @@ class Step:
     temperature of a separate draw that only ranks positions; None ranks the very values that are committed.
     `solver` is how a diffusion head takes its steps: as published, or without noise by DDIM. With a `threshold`,
     candidates that have at least this probability are committed too, so that `tokens` is the least number, and
-    later sub-steps whose tokens are there by then do nothing; images are then drawn one at a time.
+    later sub-steps whose tokens are there by then do nothing; images are then drawn one at a time. Ids are drawn
+    among the likeliest `top_k`, or those that have `top_p` together, at most. Their `confidence` is the
+    log-probability under the model's own logits, or of the tempered and filtered ones the probability ("tempered"),
+    the lead of the likeliest id ("margin") or the negative entropy ("entropy"). Candidates end `until` tokens behind
+    those known before the run (0: with the last one), so that text is written block by block.
     """
 
     tokens: int
@@ -60,16 +69,23 @@ class Step:
     head_steps: int = 100
     solver: str = "ancestral"
     threshold: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    confidence: str = "probability"
+    until: int = 0
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise ValueError(f"a sub-step commits {self.tokens} tokens; every sub-step needs at least one")
         for name, bound in BOUNDS.items():
-            check_value(name, getattr(self, name), bound)
+            if (value := getattr(self, name)) is not None:
+                check_value(name, value, bound)
         if self.rank_temperature is not None:
             check_value("rank_temperature", self.rank_temperature, BOUNDS["temperature"])
-        if self.threshold is not None and not 0 < self.threshold < 1:
-            raise ValueError(f"threshold is {self.threshold}; it is a probability between 0 and 1")
+        if self.threshold is not None and self.confidence != "probability":
+            raise ValueError(
+                f"a threshold is one of probabilities, but confidence is {self.confidence!r}; leave it out"
+            )
 
     @property
     def ranking(self) -> Step:

@@ -65,9 +65,11 @@ class FusedCategoricalHead(CategoricalHead):
     """Guidance, temperature, draw and confidence in one pass over the logits."""
 
     def draw(self, features: Tensor, step: Step, branches: int, noise: PositionNoise) -> Draw:
-        if step.temperature == 0:
+        if step.temperature == 0 or step.top_k or step.top_p or step.confidence != "probability":
             return super().draw(features, step, branches, noise)
         logits = self.logits(features)
+        if self.barred is not None:  # finite, for branches are subtracted from each other
+            logits[..., self.barred] = torch.finfo(logits.dtype).min
         ids, confidence = kernels.draw_ids(logits, noise, branches, step.guidance, step.temperature)
         return Draw(self.named(ids), confidence)
 
@@ -80,6 +82,6 @@ def fused(model: Adapter, ops: Ops | None = None) -> Adapter:
 def fused_head(head: Head) -> Head:
     """A faster head that draws the same, if there is one: families have their own."""
     if isinstance(head, CategoricalHead):
-        return FusedCategoricalHead(head.logits, head.vocab_ids)
+        return FusedCategoricalHead(head.logits, head.vocab_ids, head.barred)
     faster = (family.fused_head(head) for family in FAMILIES.values() if family.fused_head is not None)
     return next((found for found in faster if found is not None), head)

@@ -119,7 +119,9 @@ class StaticBuffers:
             if canvas.cache_rows is not None:
                 self.cache_rows.copy_(canvas.cache_rows)
         cache_rows = None if canvas.cache_rows is None else self.cache_rows
-        return Canvas(self.tokens, self.order, canvas.branches, canvas.decoded, self.condition, cache_rows)
+        return Canvas(
+            self.tokens, self.order, canvas.branches, canvas.decoded, self.condition, cache_rows, canvas.known
+        )
 
 
 @runtime_checkable
@@ -146,7 +148,7 @@ class GraphedModel(ModelWrapper):
 
     def start(self, labels: Tensor | None, order: Tensor, branches: int) -> Canvas:
         canvas = self.model.start(labels, order, branches)
-        key = (canvas.tokens.shape, canvas.tokens.dtype, branches)
+        key = (canvas.tokens.shape, canvas.tokens.dtype, branches, canvas.condition is None)
         same = self.buffers.setdefault(key, [])
         self.buffers.move_to_end(key)
         while len(self.buffers) > MAX_SHAPES:
@@ -175,7 +177,7 @@ class GraphedModel(ModelWrapper):
         if own is None or work > self.launch_bound:
             return self.model.full(canvas, cache, wanted)
         scene, layout = own.scene(canvas), None if cache is None else cache.layout
-        key = ("full", canvas.branches, canvas.decoded, wanted.start, wanted.stop, layout)
+        key = ("full", canvas.branches, canvas.known, canvas.decoded, wanted.start, wanted.stop, layout)
         return own.graphs(key, lambda: self.model.full(scene, cache, wanted))
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
@@ -184,7 +186,7 @@ class GraphedModel(ModelWrapper):
             return self.model.local(canvas, cache, rows, wanted)
         scene = own.scene(canvas)
         span = (rows.start, rows.stop, wanted.start, wanted.stop)
-        key = ("local", canvas.branches, canvas.decoded, *span, scene.cache_rows is None, cache.layout)
+        key = ("local", canvas.branches, canvas.known, canvas.decoded, *span, scene.cache_rows is None, cache.layout)
         return own.graphs(key, lambda: self.model.local(scene, cache, rows, wanted))
 
     def release(self) -> None:

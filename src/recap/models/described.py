@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from recap.core.attention import Ops, evaluate_post_norm_stack, evaluate_stack
-from recap.core.cache import ContextCache
+from recap.core.cache import ContextCache, Rows
 from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead
 from recap.models.adapter import StackAdapter, shifted
@@ -26,29 +27,42 @@ class Rotary:
     """Rotary positions: pairs of a head's numbers turn by an angle that grows with the position.
 
     A pair is a number and its fellow half a head on ("halves"), or two neighbours ("neighbours"). `share` is the
-    part of a head that turns.
+    part of a head that turns. Heads turn in the model's own precision, or in float32 whatever that is.
     """
 
     base: float = 10000.0
     pairs: Literal["halves", "neighbours"] = "halves"
     share: float = 1.0
+    precision: Literal["model", "float32"] = "model"
 
-    def at(self, positions: Tensor) -> Apply:
-        """What turns heads (B, M, H, Dh) that sit at `positions` (B, M)."""
+    def at(self, positions: Tensor, head: int) -> Apply:
+        """What turns heads (B, M, H, `head`) that sit at `positions` (B, M); the angles are computed once."""
+        width = int(head * self.share)
+        rates = 1.0 / self.base ** (torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
+        angles = positions[..., None, None] * rates  # (B, M, 1, width / 2)
+        turned = angles.cos(), angles.sin()
 
         def apply_rotary(x: Tensor) -> Tensor:
-            width = int(x.shape[-1] * self.share)
-            rates = self.base ** -(torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width)
-            angles = positions[..., None, None] * rates  # (B, M, 1, width / 2)
-            cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-            part, rest = x[..., :width], x[..., width:]
+            whole = x.float() if self.precision == "float32" else x
+            cos, sin = (part.to(whole.dtype) for part in turned)
+            part, rest = whole[..., :width], whole[..., width:]
             if self.pairs == "halves":
                 a, b = part.chunk(2, dim=-1)
-                return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)
+                return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1).to(x.dtype)
             a, b = part[..., ::2], part[..., 1::2]
-            return torch.cat([torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2), rest], dim=-1)
+            mixed = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+            return torch.cat([mixed, rest], dim=-1).to(x.dtype)
 
         return apply_rotary
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """Where the parts of a gated MLP are: `down(silu(gate(x)) * up(x))`."""
+
+    gate: str
+    up: str
+    down: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +70,10 @@ class Description:
     """Where the parts of a bidirectional transformer over ids are; paths are dotted, as in "encoder.layers".
 
     Those of norms, projections, heads and MLP begin at a block, the others at the model. Queries, keys and values
-    come from one layer, `qkv`, side by side, or from three. With `norms="after"` a block normalises its sums (BERT),
-    else the inputs of its parts. Positions are a table (`positions`) or `rotary`. Where embedding or logits are more
-    than modules one after another, `embed` (ids and positions, both (B, n), to rows) or a callable `logits` says so.
+    come from one layer, `qkv`, side by side, or from three, where neighbouring heads may share one of `kv_heads`. With
+    `norms="after"` a block normalises its sums (BERT), else the inputs of its parts. Positions are a table
+    (`positions`) or `rotary`. Where embedding or logits are more than modules one after another, `embed` (ids and
+    positions, both (B, n), to rows) or a callable `logits` says so; `logits` that name an embedding are tied to it.
     """
 
     num_tokens: int
@@ -66,7 +81,7 @@ class Description:
     blocks: str
     heads: int | str
     out: Path
-    mlp: Path
+    mlp: Path | Gated
     logits: Path | Callable[[Tensor], Tensor]
     codes: int | None = None  # ids from 0 on that may be drawn
     allowed_ids: tuple[int, ...] | None = None  # or exactly these
@@ -83,6 +98,7 @@ class Description:
     q: str | None = None
     k: str | None = None
     v: str | None = None
+    kv_heads: int | None = None
     q_norm: str | None = None
     k_norm: str | None = None
     rotary: Rotary | None = None
@@ -112,17 +128,20 @@ class DescribedAdapter(StackAdapter):
         self.norm: Apply = nn.Identity() if d.norm is None else self._find(d.norm)
         self._embed = d.embed or self._embedding(d)
         self._vocab_ids = None if d.allowed_ids is None else torch.tensor(d.allowed_ids, device=self.device)
-        last = (d.logits,) if callable(d.logits) else tuple(self._find(path) for path in as_tuple(d.logits))
-        self.head = CategoricalHead(lambda features: self._chosen(chain(last, features)), self._vocab_ids)
+        last = (d.logits,) if callable(d.logits) else tuple(map(self._last, as_tuple(d.logits)))
+        self.head = CategoricalHead(Logits(last, d.codes, self._vocab_ids), self._vocab_ids)
         with torch.no_grad():
             first = torch.zeros(1, 1, dtype=torch.long, device=self.device)
             width = self._embed(first, first).shape[-1]
         codes = d.codes if d.allowed_ids is None else len(d.allowed_ids)
         assert codes is not None
-        self.config = Sizes(d.num_tokens, codes, d.mask_id, width, len(self.blocks))
+        heads = self.blocks[0].attn.num_heads if self.blocks else 1
+        kv_width = 0 if d.kv_heads is None else width // heads * d.kv_heads
+        self.config: Any = Sizes(d.num_tokens, codes, d.mask_id, width, len(self.blocks), kv_width=kv_width)
 
     def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
-        return self._chosen(self.forward(canvas.raster()))
+        logits = self.forward(canvas.raster())
+        return logits[..., : self.description.codes] if self._vocab_ids is None else logits[..., self._vocab_ids]
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits (B, N, ...) of the network's own forward over `ids` (B, N)."""
@@ -134,15 +153,21 @@ class DescribedAdapter(StackAdapter):
     def evaluate(self, canvas: Canvas, cache: ContextCache | None, rows: slice, wanted: slice, whole: bool) -> Tensor:
         positions = canvas.order[:, rows]
         x = self._embed(canvas.tokens[:, rows], positions)  # (B, M, D)
-        renewed, only = self.renewed(canvas, rows, 0, canvas.size, whole), shifted(wanted, -rows.start)
+        renewed = self.renewed(canvas, rows, 0, canvas.size, whole)
+        return self.through(x, positions, cache, renewed, shifted(wanted, -rows.start), self._seeing(canvas))
+
+    def through(
+        self, x: Tensor, positions: Tensor, cache: ContextCache | None, renewed: Rows, only: slice | None, ops: Ops
+    ) -> Tensor:
+        """Rows `x` (B, M, D) at `positions` through all blocks; with `only`, the features of these alone."""
         blocks, rotary = self.blocks, self.description.rotary
-        if rotary is not None:
-            rotate = rotary.at(positions)
+        if rotary is not None and blocks:
+            rotate = rotary.at(positions, x.shape[-1] // blocks[0].attn.num_heads)
             blocks = [replace(block, attn=replace(block.attn, rotate=rotate)) for block in blocks]
         layers = self.layers(blocks, cache, "blocks", len(x))
         if self.description.norms == "after":
-            return self.norm(evaluate_post_norm_stack(layers, x, renewed, only=only, ops=self._seeing(canvas)))
-        return evaluate_stack(layers, x, renewed, self.norm, only=only, ops=self._seeing(canvas))
+            return self.norm(evaluate_post_norm_stack(layers, x, renewed, only=only, ops=ops))
+        return evaluate_stack(layers, x, renewed, self.norm, only=only, ops=ops)
 
     def _seeing(self, canvas: Canvas) -> Ops:
         """Attention that passes over padding, which is known from the start, so that its rows never move."""
@@ -156,7 +181,19 @@ class DescribedAdapter(StackAdapter):
         q_norm, k_norm = (None if path is None else self._find(f"{place}.{path}") for path in (d.q_norm, d.k_norm))
         attn = AttentionView(heads, project, self._each(place, d.out), q_norm, k_norm)
         norm1, norm2 = self._find(f"{place}.{d.norm1}"), self._find(f"{place}.{d.norm2}")
+        if isinstance(d.mlp, Gated):
+            gated = (self._find(f"{place}.{path}") for path in (d.mlp.gate, d.mlp.up, d.mlp.down))
+            return BlockView(norm1, attn, norm2, (GatedView(*gated),))
         return BlockView(norm1, attn, norm2, self._each(place, d.mlp))
+
+    def _last(self, path: str) -> Any:
+        """A layer of the head; an embedding counts as the linear layer with its weight."""
+        found = self._find(path)
+        if not isinstance(found, nn.Embedding):
+            return found
+        layer = nn.Linear(found.embedding_dim, found.num_embeddings, bias=False, device="meta")
+        layer.weight = found.weight
+        return layer
 
     def _embedding(self, d: Description) -> Callable[[Tensor, Tensor], Tensor]:
         assert d.words is not None
@@ -174,14 +211,6 @@ class DescribedAdapter(StackAdapter):
 
         return embed
 
-    def _chosen(self, logits: Tensor) -> Tensor:
-        """The logits of ids that may be drawn."""
-        if self._vocab_ids is None:
-            return logits[..., : self.description.codes]
-        if self._vocab_ids.device != logits.device:  # the network was moved
-            self._vocab_ids = self._vocab_ids.to(logits.device)
-        return logits.index_select(-1, self._vocab_ids)
-
     def _each(self, place: str, paths: Path) -> tuple[Apply, ...]:
         return tuple(self._find(f"{place}.{path}") for path in as_tuple(paths))
 
@@ -191,6 +220,31 @@ class DescribedAdapter(StackAdapter):
 
 def as_tuple(paths: Path) -> tuple[str, ...]:
     return (paths,) if isinstance(paths, str) else paths
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Logits:
+    """The last layers, and which of their numbers belong to ids that may be drawn."""
+
+    layers: tuple[Apply, ...]
+    codes: int | None
+    ids: Tensor | None
+
+    def __call__(self, features: Tensor) -> Tensor:
+        logits = chain(self.layers, features)
+        return logits[..., : self.codes] if self.ids is None else logits[..., self.ids.to(logits.device)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GatedView:
+    """A gated MLP by its parts."""
+
+    gate: Apply
+    up: Apply
+    down: Apply
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,17 +262,19 @@ class AttentionView:
     def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         made = [layer(x) for layer in self.project]
         q, k, v = made if len(made) == 3 else made[0].chunk(3, dim=-1)  # (B, M, D) each
+        head = q.shape[-1] // self.num_heads
         for change in (self.q_norm, self.rotate):
-            q = q if change is None else self._by_head(change, q)
+            q = q if change is None else by_head(change, q, head)
         for change in (self.k_norm, self.rotate):
-            k = k if change is None else self._by_head(change, k)
+            k = k if change is None else by_head(change, k, head)
         return q if self.gain == 1.0 else q * self.gain, k, v
 
     def proj(self, x: Tensor) -> Tensor:
         return chain(self.out, x)
 
-    def _by_head(self, change: Apply, x: Tensor) -> Tensor:
-        return change(x.view(*x.shape[:2], self.num_heads, -1)).flatten(2)  # (B, M, H, Dh) inside
+
+def by_head(change: Apply, x: Tensor, head: int) -> Tensor:
+    return change(x.unflatten(-1, (-1, head))).flatten(2)  # (B, M, H, Dh) inside
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -49,10 +49,14 @@ class Family(Architecture):
     draws: Literal["ids", "latents"]
     conditional: bool  # on classes
     preset: str  # the published schedule that suits it
-    tokenizer_config: Callable[[Any], Any]  # the configuration of the tokenizer that belongs to a network
+    modality: Literal["images", "text"] = "images"
+    # the configuration of the tokenizer that belongs to a network; that of text is no network
+    tokenizer_config: Callable[[Any], Any] = lambda config: None
     tokenizer_inside: bool = False  # whether networks carry their tokenizer
     aliases: Mapping[str, str] = field(default_factory=dict)  # other names of published sizes
-    needs: str = ""  # attributes by which `wrap` knows a network of the authors' own class, with blanks between
+    # attributes by which `wrap` knows a network of the authors' own classes, with blanks between; one text for each
+    needs: tuple[str, ...] = ()
+    published: Callable[[Mapping[str, Any]], Any] = lambda entries: None  # its sizes from a config.json not of ours
     fused_head: Callable[[Head], Head | None] | None = None  # a faster head like this one, if it is the family's
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from recap.core.heads import CategoricalHead
-from recap.models import mage, mar, maskgit
+from recap.models import mage, mar, maskgit, text
 from recap.models.adapter import Adapter
 from recap.models.described import DescribedAdapter, Description
 from recap.models.family import Architecture, Family, listed, missing
@@ -28,6 +28,7 @@ FAMILIES: dict[str, Family] = {
     "mar": mar.FAMILY,
     "mage": mage.FAMILY,
     "maskgit": maskgit.FAMILY,
+    "text": text.FAMILY,
 }
 
 
@@ -105,12 +106,12 @@ def usual_preset(model: Adapter) -> str:
     if isinstance(known, Family):
         return known.preset
     draws = "ids" if isinstance(model.head, CategoricalHead) else "latents"
-    alike = [family for family in FAMILIES.values() if family.draws == draws]
+    alike = [family for family in FAMILIES.values() if family.draws == draws and family.modality == "images"]
     return next((family for family in alike if family.conditional == model.guidable), alike[0]).preset
 
 
 def wrap(model: nn.Module, description: Description | None = None, *, refresh_prefix: bool = False) -> Adapter:
-    """An adapter over one of the library's networks or of the official MAR, MAGE or AutoNAT ones, for a `Pipeline`.
+    """An adapter over one of the library's networks or the official MAR, MAGE, AutoNAT, LLaDA or Dream, for a pipeline.
 
     The family is known by the attributes that it needs; other models need a `Description`. The object stays as it is:
     it is not edited, patched or copied, its submodules are called as they are (with LoRA, quantized linears and the
@@ -124,15 +125,15 @@ def wrap(model: nn.Module, description: Description | None = None, *, refresh_pr
     for family in FAMILIES.values():
         if isinstance(model, family.network):
             return family.adapter(model, refresh_prefix=refresh_prefix)
-    known = [family for family in FAMILIES.values() if family.needs]
-    nearest = min(known, key=lambda family: len(missing(model, family.needs)) / len(family.needs.split()))
-    lacking = missing(model, nearest.needs)
+    known = [(family, needs) for family in FAMILIES.values() for needs in family.needs]
+    nearest, needs = min(known, key=lambda kind: len(missing(model, kind[1])) / len(kind[1].split()))
+    lacking = missing(model, needs)
     if lacking:
         others = f" (nor were {', '.join(lacking[1:5])})" if lacking[1:] else ""
         raise ValueError(
-            f"{type(model).__name__} fits none of {', '.join(family.title for family in known)}: the nearest is "
-            f"{nearest.title}, for which the attribute {lacking[0]!r} was looked for and not found{others}. It has "
-            f"{listed(model)}. Give the model itself and not a wrapper around it, or write an adapter for it "
+            f"{type(model).__name__} fits none of {', '.join(family.title for family in FAMILIES.values())}: the "
+            f"nearest is {nearest.title}, for which the attribute {lacking[0]!r} was looked for and not found{others}. "
+            f"It has {listed(model)}. Give the model itself and not a wrapper around it, or write an adapter for it "
             f"(docs/plug-in.md)"
         )
     adapter = nearest.adapter(model, refresh_prefix=refresh_prefix)

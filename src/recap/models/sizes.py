@@ -95,6 +95,7 @@ class Sizes(IdCosts):
     depth: int
     classes: int = 0
     prefix: int = 0
+    kv_width: int = 0  # of keys and values, where it is not the width
 
     def __post_init__(self) -> None:
         check_positive(self, ("num_tokens", "codes", "width"))
@@ -106,3 +107,6 @@ class Sizes(IdCosts):
 
     def draw_flops(self, tokens: int, head_steps: int) -> int:
         return tokens * 2 * self.width * self.codes
+
+    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
+        return CacheLayout((StackLayout("blocks", self.depth, self.rows, self.kv_width or self.width),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from recap.view.progress import tqdm
 FLOOR = 0.02  # share of the learning rate that is left at the end
 BETAS = 0.9, 0.95  # of AdamW
 CLIP = 1.0  # norm of a network's gradient
+BLOCKS = re.compile("block|layers")  # in the names of what repeats
 Figures = dict[str, Tensor]  # by name
 
 
@@ -177,7 +179,9 @@ def _optimizers(net: nn.Module, recipe: Recipe, device: torch.device) -> list[to
         if p.ndim < 2 or "emb" in name or "token" in name:
             rest.append(p)
         else:
-            (inner if recipe.muon and p.ndim in (2, 4) and "block" in name else decayed).append(p)
+            (inner if recipe.muon and p.ndim in (2, 4) and BLOCKS.search(name) else decayed).append(p)
     groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     adam = torch.optim.AdamW(groups, lr=recipe.lr, betas=BETAS, fused=device.type == "cuda")
-    return [adam, Muon(inner, lr=recipe.lr, weight_decay=recipe.weight_decay)] if inner else [adam]
+    if not inner:
+        return [adam]
+    return [adam, Muon(inner, lr=recipe.lr, weight_decay=recipe.weight_decay, half=recipe.bf16)]

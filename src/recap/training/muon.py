@@ -16,10 +16,13 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic whose iteration drive
 ROUNDS = 5
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
-    """The nearly orthogonal matrices in the directions of `matrices` (n, r, c); singular values end near 1."""
+def orthogonal(matrices: Tensor, half: bool = False) -> Tensor:
+    """The nearly orthogonal matrices in the directions of `matrices` (n, r, c); singular values end near 1.
+
+    They are found in bfloat16 on a GPU, and elsewhere where `half` of the digits are asked to do.
+    """
     a, b, c = COEFFICIENTS
-    x = matrices.bfloat16() if matrices.is_cuda else matrices.float()
+    x = matrices.bfloat16() if half or matrices.is_cuda else matrices.float()
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT
@@ -34,8 +37,14 @@ class Muon(torch.optim.Optimizer):
     """Scaled so that AdamW's learning rates and weight decay fit."""
 
     def __init__(
-        self, params: Iterable[Any], lr: float = 1e-3, weight_decay: float = 0.0, momentum: float = 0.95
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        half: bool = False,
     ) -> None:
+        self.half = half
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
 
     @torch.no_grad()
@@ -60,10 +69,10 @@ class Muon(torch.optim.Optimizer):
         ahead = ahead.flatten(2)  # a convolution maps the patch under it
         rows, columns = ahead.shape[-2:]
         if rows == 3 * columns:  # queries, keys and values are three matrices
-            moves = orthogonal(ahead.reshape(-1, columns, columns)).reshape(ahead.shape)
+            moves = orthogonal(ahead.reshape(-1, columns, columns), self.half).reshape(ahead.shape)
             rows = columns
         else:
-            moves = orthogonal(ahead)
+            moves = orthogonal(ahead, self.half)
         torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
         rate = group["lr"] * 0.2 * max(rows, columns) ** 0.5
         torch._foreach_add_(parameters, moves.reshape(shape).unbind(), alpha=-rate)

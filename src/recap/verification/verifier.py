@@ -58,7 +58,7 @@ class PlainModel(ModelWrapper):
 
     def __init__(self, model: Adapter, labels: Tensor | None) -> None:
         head = model.head
-        over_logits = CategoricalHead(nn.Identity(), head.vocab_ids) if isinstance(head, CategoricalHead) else None
+        over_logits = head.over(nn.Identity()) if isinstance(head, CategoricalHead) else None
         super().__init__(model, head=over_logits)
         self.labels = labels
 

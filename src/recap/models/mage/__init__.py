@@ -33,7 +33,7 @@ FAMILY = Family(
     tokenizer_inside=True,
     key="decoder_blocks.0.attn.qkv.weight",
     infer=infer,
-    needs=NEEDS,
+    needs=(NEEDS,),
 )
 
 __all__ = ["FAMILY", "MAGE", "MAGEAdapter", "MAGEConfig"]

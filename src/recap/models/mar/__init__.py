@@ -39,7 +39,7 @@ FAMILY = Family(
     tokenizer_config=lambda config: KLVAEConfig(),
     key="diffloss.net.input_proj.weight",
     infer=infer,
-    needs=NEEDS,
+    needs=(NEEDS,),
     fused_head=fused_head,
 )
 

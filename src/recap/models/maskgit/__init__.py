@@ -27,7 +27,7 @@ FAMILY = Family(
     key="mid_block.attn.qkv.weight",
     infer=infer,
     clean=clean,
-    needs=NEEDS,
+    needs=(NEEDS,),
 )
 
 __all__ = ["FAMILY", "MaskGIT", "MaskGITAdapter", "MaskGITConfig"]

@@ -1,0 +1,82 @@
+"""Sizes of a bidirectional language model, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from recap.core.cache import CacheLayout, StackLayout
+from recap.core.schedule import Schedule
+from recap.models.sizes import IdCosts, check_depth, check_positive, check_width
+
+Precision = Literal["float32", "model"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextConfig(IdCosts):
+    """A Llama without a causal mask: RMS norms, rotary positions, gated MLPs, maybe fewer key heads than heads.
+
+    `codes` are the rows of the embedding, of which `mask_id` stands where nothing is written yet and is never drawn.
+    Texts have at most `num_tokens` tokens and end with `eos_id`. A network of LLaDA's kind rotates in float32 and
+    predicts a position at its own row; one of Dream's rotates in its own precision (`rotary`), has biases for
+    queries, keys and values, and predicts a position at the row before it (`shift`). `tied` means that the
+    embedding is the head too. The defaults are LLaDA-8B.
+    """
+
+    width: int = 4096
+    depth: int = 32
+    heads: int = 32
+    kv_heads: int = 32
+    hidden: int = 12288
+    codes: int = 126464
+    num_tokens: int = 4096
+    mask_id: int = 126336
+    eos_id: int = 126081
+    theta: float = 500000.0
+    eps: float = 1e-5
+    qkv_bias: bool = False
+    tied: bool = False
+    shift: bool = False
+    rotary: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        check_positive(self, ("heads", "kv_heads", "hidden", "codes", "num_tokens"))
+        check_depth(self.depth)
+        check_width(self.width, self.heads)
+        if self.heads % self.kv_heads:
+            raise ValueError(f"{self.heads} heads do not share {self.kv_heads} key heads equally; use a divisor")
+        if self.width // self.heads % 2:
+            raise ValueError(f"heads of {self.width // self.heads} numbers cannot be rotated in pairs; use even ones")
+        for name in ("mask_id", "eos_id"):
+            if not 0 <= getattr(self, name) < self.codes:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be one of {self.codes} ids")
+        if not self.theta > 0 or not self.eps > 0:
+            raise ValueError(f"theta is {self.theta} and eps {self.eps}; both must be positive")
+        if self.rotary not in ("float32", "model"):
+            raise ValueError(f'rotary is {self.rotary!r}; it must be "float32" or "model"')
+
+    @property
+    def prefix(self) -> int:  # type: ignore[override]
+        return 0
+
+    @property
+    def kv_width(self) -> int:
+        return self.width // self.heads * self.kv_heads
+
+    @property
+    def stacks(self) -> dict[str, int]:
+        return {"blocks": self.depth}
+
+    def block_flops(self, rows: int) -> int:
+        linear = 2 * self.width**2 + 2 * self.width * self.kv_width + 3 * self.width * self.hidden
+        return self.depth * (2 * linear * rows + 4 * rows * self.rows * self.width)
+
+    def draw_flops(self, tokens: int, head_steps: int) -> int:
+        return tokens * 2 * self.width * self.codes
+
+    @property
+    def full_values(self) -> int:
+        return (4 * self.width + 2 * self.hidden) * self.rows
+
+    def cache_layout(self, schedule: Schedule | None = None) -> CacheLayout:
+        return CacheLayout((StackLayout("blocks", self.depth, self.rows, self.kv_width),))
