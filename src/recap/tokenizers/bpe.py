@@ -16,8 +16,8 @@ from typing import Any
 
 NAME = "tokenizer.json"
 END, MASK = "<|endoftext|>", "<|mask|>"
-# Characters are named by ranges, not by properties (\w, \s): these differ between regular expressions of Python and of
-# others, and between versions of Unicode. Letters of all scripts are in; what is left out are signs and punctuation.
+# Characters are named by ranges: what properties (\w, \s) mean differs between Python and other programs, and between
+# versions of Unicode. Letters of all scripts are in; what is left out are signs and punctuation.
 LETTER = (
     "A-Za-zªµºÀ-ÖØ-öø-\u1fff\u2c00-\u2dff\u3040-\u31ff\u3400-\u9fff\ua000-\ud7ff\uf900-\ufdff\ufe70-\ufefc"
     "\uff21-\uff3a\uff41-\uff5a\uff66-\uffdc\U00010000-\U0001cfff\U0001e000-\U0001efff\U00020000-\U0003ffff"
@@ -37,10 +37,11 @@ CACHED = 2**16  # pieces whose ids are remembered
 GONE = -1  # in place of an id that was merged into its left neighbour
 LONG = 64  # characters of a piece that is not worth remembering
 ELSEWHERE = (
-    "this needs the package tokenizers or transformers: pip install \"recap-mgm[hf]\" and pass the tokenizer it loads"
+    'this needs the package tokenizers or transformers: pip install "recap-mgm[hf]" and pass the tokenizer it loads'
 )
 # what would change ids if it were set, and is not done here
-OF_MODEL = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+OF_MODEL = ("dropout", "unk_token", "byte_fallback", "ignore_merges")
+OF_MODEL += ("continuing_subword_prefix", "end_of_word_suffix")
 OF_FILE = ("normalizer", "truncation", "padding")
 OF_SPECIAL = ("single_word", "lstrip", "rstrip")
 KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
@@ -91,7 +92,9 @@ class BPE:
         merges = read_merges(part(model, "merges", list), vocab)
         ordinary = {*(vocab[letter] for letter in letters), *(merged for _, merged in merges.values())}
         if wrong := [name for name, i in specials.items() if not name or i in ordinary]:
-            raise ValueError(f"its special {wrong[0]!r} is what plain text is made of as well; give it another spelling")
+            raise ValueError(
+                f"its special {wrong[0]!r} is what plain text is made of as well; give it another spelling"
+            )
         return cls(pieces, merges, specials)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -204,6 +207,7 @@ def check_plain(data: dict[str, Any], model: dict[str, Any]) -> None:
         found = data.get(name) or {"type": "ByteLevel"}
         strange += [name] if part(found, "type", str) != "ByteLevel" else []
     for token in part(data, "added_tokens", list):
+        part({"added token": token}, "added token", dict)
         strange += [name for name in OF_SPECIAL if token.get(name)]
         strange += [] if token.get("special") else ["an added token that is no special"]
     if strange:
