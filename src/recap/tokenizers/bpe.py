@@ -40,8 +40,8 @@ ELSEWHERE = (
     'this needs the package tokenizers or transformers: pip install "recap-mgm[hf]" and pass the tokenizer it loads'
 )
 # what would change ids if it were set, and is not done here
-OF_MODEL = ("dropout", "unk_token", "byte_fallback", "ignore_merges")
-OF_MODEL += ("continuing_subword_prefix", "end_of_word_suffix")
+AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
+OF_MODEL = ("dropout", "unk_token", "byte_fallback", "ignore_merges", *AFFIXES)
 OF_FILE = ("normalizer", "truncation", "padding")
 OF_SPECIAL = ("single_word", "lstrip", "rstrip")
 KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
