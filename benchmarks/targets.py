@@ -35,7 +35,8 @@ from recap.models.maskgit import MaskGITConfig
 from recap.models.registry import build
 from recap.pipelines.inputs import find_classes
 from recap.pipelines.pipeline import Pipeline
-from recap.tokenizers import VQGANConfig
+from recap.tokenizers import BPE, VQGANConfig
+from recap.tokenizers.bpe import byte_letters, split_rule
 from recap.view.images import open_picture
 
 SMALL = MaskGITConfig(width=8, depth=2, heads=2, num_tokens=4, codes=4, classes=2)
@@ -141,6 +142,13 @@ def config_file(data: bytes, folder: Path) -> None:
     Pipeline.from_pretrained(model)
 
 
+def tokenizer_file(data: bytes, folder: Path) -> None:
+    (folder / "tokenizer.json").write_bytes(data)
+    tokenizer = BPE.load(folder)
+    text = "It\u2019s <|mask|>, 1234 \n\t\U0001f33b"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
 def statistics_file(data: bytes, folder: Path) -> None:
     (folder / "s.npz").write_bytes(data)
     FeatureStatistics.load(folder / "s.npz")
@@ -228,6 +236,18 @@ def seeds_of_configs(folder: Path) -> list[bytes]:
     return [json.dumps(c).encode() for c in (whole, whole | about, tokenizer, whole | {"config": asdict(odd)})]
 
 
+def tokenizer_json() -> dict[str, Any]:
+    """A tokenizer of the bytes, two merges, an end and a mask."""
+    names = ["<|endoftext|>", *byte_letters(), "it", "it1", "<|mask|>"]
+    ids = {name: i for i, name in enumerate(names)}
+    model = {"type": "BPE", "vocab": ids, "merges": [["i", "t"], "it 1"]}
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    specials = [{"id": ids[name], "content": name, **plain} for name in (names[0], names[-1])]
+    rule = split_rule()
+    rule["pretokenizers"][1]["trim_offsets"] = True
+    return {"added_tokens": specials, "pre_tokenizer": rule, "decoder": rule["pretokenizers"][1], "model": model}
+
+
 def seeds_of_statistics(folder: Path) -> list[bytes]:
     mu, sigma = np.zeros(3), np.eye(3)
     packed = {"deviation": np.ones(3, np.float32), "low": np.zeros(3, np.uint8), "high": np.zeros(3, np.uint8)}
@@ -293,6 +313,11 @@ TARGETS: dict[str, Target] = {
     "safetensors": Target(tensors_file, lambda _: [to_safetensors(state())], (b'"F8_E4M3"', b'"shape":[]', *NUMBERS)),
     "pickles": Target(pickle_file, seeds_of_pickles, (b"ctorch._utils\n_rebuild_", b"R")),
     "configs": Target(config_file, seeds_of_configs, (b"[[[[", b"NaN", b"null", b'"\\u0000"', b"{}", *NUMBERS)),
+    "tokenizers": Target(
+        tokenizer_file,
+        lambda _: [json.dumps(tokenizer_json()).encode()],
+        (b'"<|mask|>"', b'"it"', b'"dropout": 1,', b'"id"', b"[]", b"{}", b"null", *NUMBERS),
+    ),
     "statistics": Target(statistics_file, seeds_of_statistics, (b"'|O'", b"'<f8'", b"(3, 3)", *NUMBERS)),
     "images": Target(image_file, seeds_of_images, (b"IHDR", b"acTL", b"Exif\x00\x00", b"\xff\xd8")),
     "archives": Target(image_archive, seeds_of_archives, (b"../", b"/etc/passwd", b"'|O'", b"PK\x01\x02", *NUMBERS)),
