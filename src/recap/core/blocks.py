@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -63,12 +62,10 @@ def text(
             f"{full + local} steps have no room in {tokens} tokens; every one of them commits at least one"
         )
     sizes = (counts or even_counts)(size, sum(shares.values()))
-    lengths = group_lengths(
-        len(sizes) - shares["local"],
-        shares["local"],
-        warmup or 0,
-        chain or max(1, -(-shares["local"] // shares["full"])),
-    )
+    reused = min(shares["local"], len(sizes) - 1)  # a rule may leave steps out
+    opened = min(shares["full"], len(sizes) - reused)
+    reused = len(sizes) - opened if reused else 0
+    lengths = group_lengths(len(sizes) - reused, reused, warmup or 0, chain or max(1, -(-reused // opened)))
     groups: list[Group] = []
     for first in range(0, tokens, size):
         done, end = 0, first + size
@@ -97,20 +94,25 @@ def even_counts(tokens: int, steps: int) -> list[int]:
     return [tokens // steps + (step < tokens % steps) for step in range(steps)]
 
 
-def dream_counts(tokens: int, steps: int, eps: float = 1e-3) -> list[int]:
+def dream_counts(tokens: int, steps: int, eps: float = 1e-3, first: int = 0) -> list[int]:
     """Dream's tokens of each step; steps that commit nothing are left out, since nothing changes by them.
 
     Times go from 1 down to `eps`, and a step takes the share of what is masked by which the time shrinks, in float32.
+    Steps before `first` have passed.
     """
     times = torch.linspace(1, eps, steps + 1)
     counts, masked = [], tokens
-    for step in range(steps):
+    for step in range(first, steps):
         share = float(torch.tensor(float(masked)) * (1 - times[step + 1] / times[step]))
         counts.append(masked if step == steps - 1 else int(share))
         masked -= counts[-1]
     return [count for count in counts if count]
 
 
-def dreams(eps: float) -> Counts:
-    """Dream's rule for another last time."""
-    return partial(dream_counts, eps=eps)
+def led_counts(tokens: int, steps: int) -> list[int]:
+    """Those of Fast-dLLM on Dream: one token in the first step, and then what Dream's other steps have."""
+    if steps == 1 < tokens:
+        raise ValueError(
+            f"one step takes one token here, and {tokens - 1} of a block would stay; use 2 steps or more"
+        )
+    return [1, *dream_counts(tokens - 1, steps, first=1)]

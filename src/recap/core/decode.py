@@ -91,7 +91,9 @@ def choose(
     if wanted.stop - wanted.start == count:
         return head.draw(features, step, canvas.branches, numbers(Purpose.VALUES, at))
     draw = head.draw(features, step.ranking, canvas.branches, numbers(Purpose.VALUES, at))
-    ranking = selector.rank(draw, step, numbers(Purpose.RANKS, at))  # (B, C)
+    leftmost = at.argsort(dim=1)  # where candidates are equally sure
+    ranks = selector.rank(draw.at(leftmost), step, numbers(Purpose.RANKS, at.gather(1, leftmost)))
+    ranking = leftmost.gather(1, ranks)  # (B, C)
     if step.threshold is not None:
         count = max(count, passing(draw.at(ranking), step.threshold))
     canvas.promote(ranking)

@@ -9,9 +9,8 @@ from typing import Any, Self
 
 from recap.core.blocks import ROWS
 from recap.core.counts import group_lengths
-from recap.core.orders import ORDERS, order_named
+from recap.core.orders import ORDERS
 from recap.core.presets import BLOCKWISE, PRESETS, check_family, usual_evaluations, usual_guidance, usual_order
-from recap.core.protocols import Selector
 from recap.core.schedule import Ramp, Schedule
 from recap.core.steps import BOUNDS, Bound, check_value, is_number, one_of, whole
 
@@ -150,16 +149,16 @@ class SamplingOptions:
             raise ValueError(f"{self} name no preset; put them over a model's own options, or say preset=...")
         full, local = self._evaluations(tokens)
         values = {name: value for name, value in self._said().items() if name not in ("preset", "order")}
-        if (self.order or usual_order(self.preset)) == "informed" and local and self.preset not in BLOCKWISE:
+        if self.selector_name == "informed" and local and self.preset not in BLOCKWISE:
             values = {"target": 2.0, "coupled": True} | values
         if self.guidance is not None:
             values["guidance"] = usual_guidance(self.preset, self.guidance)
         return PRESETS[self.preset](tokens, **{**values, "full": full, "local": local, "known": known})
 
-    def selector(self) -> Selector | None:
-        """Where to decode first, if these options say so; else it is for the model to say."""
-        order = self.order or usual_order(self.preset)
-        return None if order is None else order_named(order, self.block)
+    @property
+    def selector_name(self) -> str | None:
+        """Where to decode first, if these options or their preset say so; else it is for the model to say."""
+        return self.order or usual_order(self.preset)
 
     def _evaluations(self, tokens: int) -> tuple[int, int]:
         """Full and local ones; a number of full ones alone means none that are local."""

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Unpack
 
-from recap.core.blocks import dream_counts, text
+from recap.core.blocks import dream_counts, led_counts, text
 from recap.core.schedule import Draws, Ramp, Schedule, cosine, power
 
 USUAL = (48, 16)  # full and local evaluations of models of images that say nothing of their own
@@ -81,6 +81,12 @@ def fast_dllm(tokens: int = 256, rows: str = "target", **given: Any) -> Schedule
     return text(tokens, **{"temperature": 0.0, "rows": rows, "block": tokens // given["full"], **given})
 
 
+def fast_dream(tokens: int = 256, **given: Any) -> Schedule:
+    """Fast-dLLM on Dream: the full evaluation takes the first token of its block, whatever the others are."""
+    rule = {"confidence": "entropy", "counts": led_counts} if given.get("threshold") is None else {}
+    return fast_dllm(tokens, **{**rule, "lead": True, **given})
+
+
 def interpolated(table: Mapping[int, float], steps: int) -> float:
     """The published value for a step count; between two of them linear, outside them the nearest."""
     known = sorted(table)
@@ -97,10 +103,12 @@ TEXT: dict[str, Callable[..., Schedule]] = {
     "dream": dream,
     "fast-dllm-prefix": partial(fast_dllm, rows="rest"),
     "fast-dllm-dual": fast_dllm,
+    "fast-dream-prefix": partial(fast_dream, rows="rest"),
+    "fast-dream-dual": fast_dream,
     "informed": written,
 }
 ORDER_OF = {"text": "random", "llada": "confidence", "dream": "confidence"}  # of other presets of text: informed
-BLOCKWISE = ("fast-dllm-prefix", "fast-dllm-dual")  # whose groups are whole blocks
+BLOCKWISE = tuple(name for name in TEXT if name.startswith("fast-"))  # whose groups are whole blocks
 FAST_BLOCK = 32  # tokens of a block, where nothing else is said
 
 DIFFUSION = ("mar", *MAR_GUIDANCE)  # presets of families that draw latents, in random order

@@ -72,6 +72,14 @@ class Adapter(ABC):
         """What a head with a network of its own predicts, beside that network's own forward."""
         return iter(())
 
+    def at(self, num_tokens: int) -> Self:
+        """The same model for runs of another length, if it knows any."""
+        if num_tokens != self.num_tokens:
+            raise ValueError(
+                f"this model draws {self.num_tokens} tokens and no other number, but {num_tokens} are asked"
+            )
+        return self
+
     def single_layer(self) -> Self:
         """The same model cut down to one attention layer, where reuse loses nothing."""
         return self.replace(blocks=self.blocks[:1])
@@ -252,6 +260,9 @@ class ModelWrapper(Adapter):
 
     def single_layer(self) -> Self:
         return self.around(self.model.single_layer())
+
+    def at(self, num_tokens: int) -> Self:
+        return self.around(self.model.at(num_tokens))
 
     start = inside("start")
     new_cache = inside("new_cache")

@@ -1,6 +1,26 @@
-"""Models with their tokenizers: labels in, images out."""
+"""Models with their tokenizers: labels in, images out; prompts in, texts out."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from recap.checkpoints.folder import read_config
+from recap.models.registry import FAMILIES
+from recap.pipelines.loading import find_model
 from recap.pipelines.output import Output
-from recap.pipelines.pipeline import Pipeline, load
+from recap.pipelines.pipeline import Pipeline
+from recap.pipelines.text import TextOutput, TextPipeline
 
-__all__ = ["Output", "Pipeline", "load"]
+
+def load(
+    model: str | Path, *, revision: str | None = None, local_files_only: bool = False, **options: Any
+) -> Pipeline | TextPipeline:
+    """A pipeline of images or of text, from a folder, an embedded name or the hub; see `Pipeline.from_pretrained`."""
+    found = find_model(model, revision=revision, local_files_only=local_files_only)
+    family = None if found is None else FAMILIES.get(read_config(found)["family"])
+    kind: Any = TextPipeline if family is not None and family.modality == "text" else Pipeline
+    return kind.from_pretrained(model if found is None else found, **options)
+
+
+__all__ = ["Output", "Pipeline", "TextOutput", "TextPipeline", "load"]

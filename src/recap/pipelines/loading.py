@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -15,7 +16,8 @@ from recap.core.options import SamplingOptions
 from recap.core.presets import PRESETS
 from recap.models.adapter import Adapter
 from recap.models.registry import FAMILIES, SIZES, build, family_of, size_name, tiny
-from recap.tokenizers import KLVAE, VQGAN
+from recap.tokenizers import BPE, KLVAE, VQGAN
+from recap.tokenizers.bpe import NAME as TOKENIZER
 
 Builder = Callable[..., nn.Module]  # a network from its configuration
 
@@ -24,7 +26,7 @@ class Parts(NamedTuple):
     """A model with its tokenizer, and what its folder says of their use."""
 
     net: nn.Module
-    tokenizer: nn.Module | None
+    tokenizer: Any  # a network, or of text what encodes and decodes
     about: ModelConfig
 
 
@@ -35,15 +37,15 @@ def find_model(model: str | Path, *, revision: str | None = None, local_files_on
     return weights.locate(model)
 
 
-def read_parts(
-    folder: Path, tokenizer: nn.Module | str | Path | None = None, *, read: Builder = load_pretrained
-) -> Parts:
+def read_parts(folder: Path, tokenizer: Any = None, *, read: Builder = load_pretrained) -> Parts:
     """The network of a folder and its tokenizer: the given one, else the one it names or has inside."""
     config = read_config(folder)
     if config["family"] not in FAMILIES:
         raise CheckpointError(f"{folder} holds a {config['family']}, which is a tokenizer; give a model's folder")
     about = read_model_config(folder, config)
     net = read(folder)
+    if FAMILIES[config["family"]].modality == "text":
+        return Parts(net, tokenizer if tokenizer is not None else text_tokenizer(folder), about)
     if tokenizer is None:
         beside = folder / "tokenizer" if (folder / "tokenizer" / CONFIG).is_file() else None
         tokenizer = about.tokenizer or beside
@@ -52,6 +54,25 @@ def read_parts(
     if isinstance(tokenizer, str | Path):
         tokenizer = read(tokenizer)
     return Parts(net, tokenizer, about)
+
+
+def text_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a folder, or none; files of other kinds than ours are read by transformers, where it is there."""
+    if not (folder / TOKENIZER).is_file():
+        return None
+    try:
+        return BPE.load(folder)
+    except ValueError as error:
+        if find_spec("transformers") is None:
+            raise CheckpointError(str(error)) from error
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{folder}: transformers cannot read its tokenizer ({error}); pass tokenizer="
+        ) from error
 
 
 def blank_net(folder: str | Path) -> nn.Module:

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
-from recap import weights
 from recap.checkpoints import CheckpointError, save_pretrained
-from recap.core.noise import Noise, stream_key
+from recap.core.noise import stream_key
 from recap.core.options import SamplingOptions
 from recap.core.presets import usual_guidance
-from recap.core.protocols import Releasable, Selector
+from recap.core.protocols import Selector
 from recap.core.schedule import Ramp, Schedule
 from recap.core.start import check_fit
-from recap.engine import default_engine, noise_with, with_engine
-from recap.models.adapter import Adapter, ModelWrapper
-from recap.models.registry import adapt, build, usual_preset
+from recap.models.adapter import Adapter
+from recap.pipelines.base import BATCH, Asked, ModelPipeline
 from recap.pipelines.codec import ImageCodec
 from recap.pipelines.editing import starts_of, tokens_of, variation
 from recap.pipelines.inputs import Generators, Labels, batch_of, find_class, generators_of, labels_of
-from recap.pipelines.loading import Parts, blank_net, check_pair, find_model, find_parts, read_parts
+from recap.pipelines.loading import Parts, check_pair
 from recap.pipelines.output import Output, collect, frames
 from recap.runs.works import Start, Work
 from recap.tokenizers import VQGAN
 from recap.view.frames import Frame
 from recap.view.images import Picture
 
-BATCH = 8  # images that are drawn together where nothing else is said
-Asked = str | SamplingOptions | Schedule  # how a run is to be sampled
 Callback = Callable[["Pipeline", int, int, dict[str, Any]], Any]
 
 
@@ -52,13 +47,14 @@ class Asking(TypedDict, total=False):
     guidance: float | Ramp | None
 
 
-class Pipeline(ImageCodec):
+class Pipeline(ImageCodec, ModelPipeline):
     """A model, its tokenizer, and the grouped-decoding loop between them.
 
     `model` is a network of the library or an adapter; `selector` and `options` default to what suits its family.
-    Nothing is moved or converted unless `.to()` says so. `batch_size` images are drawn together, on the CPU one
-    unless the bits are the same; where there are fewer a GPU's batch is filled up, so that no image depends on them.
+    Nothing is moved or converted unless `.to()` says so; for `batch_size` see `ModelPipeline`.
     """
+
+    modality = "images"
 
     def __init__(
         self,
@@ -71,15 +67,11 @@ class Pipeline(ImageCodec):
         batch_size: int = BATCH,
     ) -> None:
         """`options` are this model's own, over the preset of its family. `class_names` has one name a class."""
-        self.model: Adapter = adapt(model)
-        self._plain_model = self.model
-        self.compile("auto")
+        super().__init__(model, selector, batch_size)
         inside = getattr(self.model.module, "vqgan", None)  # an official object has one of another kind
         self.tokenizer = tokenizer or (inside if isinstance(inside, VQGAN) else None)
         if self.tokenizer is not None:
             check_pair(self.model, self.tokenizer)
-        self.selector: Selector = selector or self.model.selector()
-        self.options = SamplingOptions(usual_preset(self.model))
         self.options = self.options_for(options)
         self.class_names = None if class_names is None else tuple(class_names)
         if self.class_names is not None and len(self.class_names) != self.model.classes:
@@ -87,36 +79,6 @@ class Pipeline(ImageCodec):
                 f"{len(self.class_names)} class names were given for a model of {self.model.classes} classes; "
                 f"give one for each"
             )
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; draw at least one image at a time")
-        self.batch_size = batch_size
-        self.progress = True
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        folder: str | Path,
-        *,
-        tokenizer: nn.Module | str | Path | None = None,
-        torch_dtype: torch.dtype | None = None,
-        device: torch.device | str = "cpu",
-        revision: str | None = None,
-        local_files_only: bool = False,
-    ) -> Self:
-        """Read a model folder, a model that comes with the package by its name, or "owner/name" from the hub.
-
-        Its tokenizer is `tokenizer`, or what its `config.json` names, or lies in the sub-folder `tokenizer`. The hub
-        needs the extra `hub`; with `local_files_only`, or HF_HUB_OFFLINE=1 in the environment, only what was
-        downloaded before is looked at. `revision` is a branch, tag or commit there.
-        """
-        found = find_model(folder, revision=revision, local_files_only=local_files_only)
-        if found is None:
-            inside = f", or use one that does: {', '.join(weights.embedded())}" if weights.embedded() else ""
-            raise CheckpointError(
-                f"{folder} is a published size whose weights do not come with the package; write its official file "
-                f"into a folder with `recap convert FILE {folder}`{inside}"
-            )
-        return cls.from_parts(read_parts(found, tokenizer), found).to(device, torch_dtype)
 
     @classmethod
     def from_parts(cls, parts: Parts, name: object) -> Self:
@@ -125,12 +87,6 @@ class Pipeline(ImageCodec):
             return cls(parts.net, parts.tokenizer, options=parts.about.options, class_names=parts.about.class_names)
         except ValueError as error:
             raise CheckpointError(f"{name}: {error}") from error
-
-    @classmethod
-    def blank(cls, model: str | Path, *, shrink: bool = False) -> Self:
-        """A pipeline without weights, of a folder or a published size."""
-        parts = find_parts(model, partial(build, meta=True), blank_net, shrink=shrink)
-        return cls.from_parts(parts, model)
 
     def save_pretrained(self, folder: str | Path, *, compact: bool = False) -> Path:
         """Write the model to `folder`, and its tokenizer to the sub-folder `tokenizer`."""
@@ -153,34 +109,6 @@ class Pipeline(ImageCodec):
             self.tokenizer.load_state_dict(kept, assign=True)
             self.tokenizer.to(device=device)
         return self.compile(self._asked_engine)  # which holds on to the addresses of weights
-
-    def compile(self, engine: str = "graphs") -> Self:
-        """Run the model with another engine from now on.
-
-        "eager" is plain torch, "onednn" has packed weights, "fused" Triton kernels, which "graphs" replays; "auto" is
-        "onednn" on a CPU and "eager" elsewhere. After a change of weights, call it again.
-        """
-        self._asked_engine = engine
-        if engine == "auto":  # what somebody has wrapped around a model stays as it is
-            wrapped = isinstance(self._plain_model, ModelWrapper)
-            engine = "eager" if wrapped else default_engine(self._plain_model.device)
-        self.engine = engine
-        self.model, self._noise = with_engine(self._plain_model, self.engine), noise_with(self.engine)
-        return self
-
-    def release(self) -> None:
-        """Let go of the memory that the engine keeps for later runs; the next one sets itself up anew."""
-        self.model.release()
-        if isinstance(self._noise, Releasable):
-            self._noise.release()
-
-    def noise(self, streams: Sequence[Generator | int]) -> Noise:
-        """The randomness of a batch, as the engine makes it."""
-        return self._noise(streams, self.device)
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
 
     def schedule(
         self, asked: Asked | None = None, known: int = 0, *, guidance: float | Ramp | None = None
@@ -329,8 +257,3 @@ class Pipeline(ImageCodec):
             f"<Pipeline: {type(model.module).__name__}, {kind}, {model.num_tokens} tokens, {tokenizer}; "
             f"{dtype} on {self.device}, engine {self.engine}; options {self.options}>"
         )
-
-
-def load(model: str | Path, **options: Any) -> Pipeline:
-    """A pipeline from a folder, an embedded name or the hub; see `Pipeline.from_pretrained` for the options."""
-    return Pipeline.from_pretrained(model, **options)

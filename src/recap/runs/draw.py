@@ -18,13 +18,13 @@ from torch import Tensor
 from recap.core.canvas import Canvas, Known
 from recap.core.decode import decode_groups
 from recap.core.memory import is_out_of_memory, release
-from recap.core.orders import ORDERS
+from recap.core.orders import order_named
 from recap.core.schedule import Schedule
 from recap.runs.works import Done, Failed, Work
 from recap.view.progress import tqdm
 
 if TYPE_CHECKING:
-    from recap.pipelines import Pipeline
+    from recap.pipelines.base import ModelPipeline as Pipeline
 
 ALONE = ("cpu",)  # devices on which every image is computed alone
 Cancelled = Callable[[Work], bool]
@@ -120,6 +120,8 @@ def _batch(
             observer.step(works, step, canvas)
         if cancelled is not None and all(map(cancelled, works)):
             return []
+        if works[0].stop is not None and all_ended(canvas, works[0].stop):
+            break
     return finish(pipe, works, canvas.raster(), canvas.finite, decode)
 
 
@@ -134,13 +136,24 @@ def begin(pipe: Pipeline, works: Sequence[Work], size: int) -> Iterator[Canvas]:
         masked = torch.stack([start.masked for start in starts]).to(pipe.device)
         known = Known(torch.stack([start.read(pipe) for start in starts]), masked)
     return decode_groups(
-        pipe.model,
+        pipe.model_of(works[0]),
         torch.tensor(labels, device=pipe.device) if labels else None,
         schedule,
-        pipe.selector if order is None else ORDERS[order](),
+        pipe.selector if order is None else order_named(order, works[0].block),
         pipe.noise([work.key for work in rows]),
         known,
     )
+
+
+def all_ended(canvas: Canvas, stop: int) -> bool:
+    """Whether every text has an end that was written, with nothing left to write before it."""
+    written = torch.arange(canvas.size, device=canvas.order.device) >= canvas.known
+    ends = (canvas.tokens == stop) & written
+    ends[:, canvas.decoded :] = False
+    far = canvas.size
+    first_end = torch.where(ends, canvas.order, far).amin(dim=1)
+    first_masked = torch.where(written & (torch.arange(far, device=ends.device) >= canvas.decoded), canvas.order, far)
+    return bool((first_end < first_masked.amin(dim=1)).all()) and bool((first_end < far).all())
 
 
 def finish(

@@ -16,7 +16,7 @@ from recap.core.noise import image_seed
 from recap.runs.works import Work
 
 if TYPE_CHECKING:
-    from recap.pipelines import Pipeline
+    from recap.pipelines.base import ModelPipeline as Pipeline
 
 
 def identity(pipe: Pipeline, works: Sequence[Work]) -> dict[str, Any]:

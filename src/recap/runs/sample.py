@@ -15,7 +15,7 @@ from recap.runs.works import NOT_FINITE, Done, Failed, Work
 from recap.view.progress import tqdm
 
 if TYPE_CHECKING:
-    from recap.pipelines import Pipeline
+    from recap.pipelines.base import ModelPipeline as Pipeline
 
 DrawBy = Callable[["Pipeline", Sequence[Work], StepObserver | None], Iterator[Done | Failed]]
 PATIENCE = 10.0  # seconds for processes whose launcher was killed to notice it

@@ -13,7 +13,7 @@ from recap.core.schedule import Schedule
 from recap.view.images import as_type
 
 if TYPE_CHECKING:
-    from recap.pipelines import Pipeline
+    from recap.pipelines.base import ModelPipeline as Pipeline
 
 NOT_FINITE = "ran into NaN or inf; use bfloat16 or float32 instead of float16, or a lower guidance scale"
 
@@ -56,10 +56,12 @@ class Work:
     label: int | None = None
     order: str | None = None  # None for the model's own
     start: Start | None = None
+    block: int | None = None  # tokens of a block of text
+    stop: int | None = None  # the id that ends a text: nothing behind it is wanted
 
     @property
-    def kind(self) -> tuple[Schedule, str | None]:
-        return self.schedule, self.order
+    def kind(self) -> tuple[object, ...]:
+        return self.schedule, self.order, self.block, self.stop
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,437 @@
+"""Prompts in, texts out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypedDict, Unpack, cast
+
+import torch
+from torch import Tensor, nn
+
+from recap.checkpoints import CheckpointError, save_pretrained
+from recap.core.noise import stream_key
+from recap.core.options import SamplingOptions
+from recap.core.schedule import Schedule
+from recap.core.start import check_fit
+from recap.models.adapter import Adapter
+from recap.models.text import TextAdapter
+from recap.pipelines.base import BATCH, Asked, ModelPipeline
+from recap.pipelines.inputs import Generators, generators_of
+from recap.pipelines.loading import Parts
+from recap.pipelines.output import Call, frames
+from recap.runs.draw import draw
+from recap.runs.works import NOT_FINITE, Failed, Start, Work
+from recap.view.frames import Frame, TokenState
+
+Message = Mapping[str, str]
+LENGTH = 128  # tokens that are written, where nothing else is said
+BUCKET = 64  # where texts are computed together, each is filled up to a multiple of this
+HOLE = "░"  # stands for a token that is not written yet
+
+
+class WriteRequest(TypedDict, total=False):
+    """What every way of writing takes; names are those of diffusers where they mean the same.
+
+    prompt: a text, or a list of them; masks in it, as the tokenizer spells them, are filled in as well. messages:
+    a chat, or a list of them, for the tokenizer's template. input_ids: ids in their place, one row or a list of rows,
+    of which `attention_mask` leaves out what fills them up. gen_length: tokens to write behind the prompt. num_texts:
+    answers to each prompt. schedule: how, as text ("64+192", ":preset=fast-dllm-dual,threshold=0.9"), options, or a
+    `Schedule`; block_length, temperature, top_k, top_p, threshold and guidance change it. With guidance the other
+    branch has masks in the place of the prompt; 1 + LLaDA's cfg_scale means the same. eos_early_stop: what follows
+    the end of a text is not computed, and not shown. generator, seed: the randomness, as for images.
+    """
+
+    messages: Sequence[Message] | Sequence[Sequence[Message]] | None
+    input_ids: Tensor | Sequence[int] | Sequence[Sequence[int]] | None
+    attention_mask: Tensor | None
+    gen_length: int | None
+    num_texts: int
+    schedule: Asked | None
+    block_length: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    threshold: float | None
+    guidance: float | None
+    eos_early_stop: bool
+    generator: Generators | None
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TextOutput:
+    """What a call returns: texts, the ids that were written, and what was run.
+
+    Texts and sequences are what follows the prompt, or all of it where there were masks in the prompt; behind its end
+    a sequence has only ends.
+    """
+
+    texts: list[str] | None
+    sequences: list[Tensor]
+    schedules: tuple[Schedule, ...]
+
+    @property
+    def schedule(self) -> Schedule:
+        """How the first text was written."""
+        return self.schedules[0]
+
+    def __repr__(self) -> str:
+        count, lengths = len(self.sequences), [len(ids) for ids in self.sequences]
+        evaluations = " and ".join(dict.fromkeys(map(str, self.schedules)))
+        tokens = f"{min(lengths)}" + (f" to {max(lengths)}" if max(lengths) > min(lengths) else "")
+        return f"<TextOutput: {count} text{'s' * (count != 1)} of {tokens} tokens, {evaluations} evaluations>"
+
+
+class TextPipeline(ModelPipeline):
+    """A bidirectional language model, its tokenizer, and the grouped-decoding loop between them.
+
+    `tokenizer` has `encode` and `decode`, as recap's and those of transformers do; without one, ids go in and out.
+    Text i of a seed is the same whatever else is in the batch.
+    """
+
+    modality = "text"
+
+    def __init__(
+        self,
+        model: nn.Module | Adapter,
+        tokenizer: Any = None,
+        *,
+        options: SamplingOptions | str | None = None,
+        batch_size: int = BATCH,
+    ) -> None:
+        super().__init__(model, None, batch_size)
+        if not isinstance(self._plain_model, TextAdapter):
+            raise ValueError(
+                f"a TextPipeline needs a language model such as LLaDA or Dream, but {type(self._plain_model).__name__} "
+                f"is none; use recap.Pipeline for models of images"
+            )
+        self.tokenizer = tokenizer
+        self.options = self.options_for(options)
+        self._lengths: dict[int, Adapter] = {}
+        check_tokenizer(tokenizer, self._plain_model)
+
+    @classmethod
+    def from_parts(cls, parts: Parts, name: object) -> Self:
+        try:
+            return cls(parts.net, parts.tokenizer, options=parts.about.options)
+        except ValueError as error:
+            raise CheckpointError(f"{name}: {error}") from error
+
+    def save_pretrained(self, folder: str | Path, *, compact: bool = False) -> Path:
+        """Write the model to `folder`, with the tokenizer's file if it is one of recap's."""
+        folder = save_pretrained(self.model.module, folder, compact=compact, sampling=self.options.json())
+        if (
+            save := getattr(self.tokenizer, "save", None) or getattr(self.tokenizer, "save_pretrained", None)
+        ) is not None:
+            save(folder)
+        return folder
+
+    def compile(self, engine: str = "graphs") -> Self:
+        self._lengths = {}
+        return super().compile(engine)
+
+    @property
+    def language(self) -> TextAdapter:
+        """The model without its engine."""
+        return cast(TextAdapter, self._plain_model)
+
+    def model_of(self, work: Work) -> Adapter:
+        assert work.start is not None
+        length = len(work.start.masked)
+        if length not in self._lengths:
+            if len(self._lengths) >= 8:  # an engine holds on to memory for each
+                self._lengths.pop(next(iter(self._lengths))).release()
+            self._lengths[length] = self.model.at(length)
+        return self._lengths[length]
+
+    def release(self) -> None:
+        for model in self._lengths.values():
+            model.release()
+        self._lengths = {}
+        super().release()
+
+    def options_for(self, asked: str | SamplingOptions | None) -> SamplingOptions:
+        """The model's own options with what is asked for over them."""
+        if asked is None:
+            return self.options
+        return self.options.override(SamplingOptions.from_text(asked) if isinstance(asked, str) else asked)
+
+    def schedule(self, asked: Asked | None = None, tokens: int = LENGTH, known: int = 0) -> Schedule:
+        """The schedule that writes `tokens` behind or between `known` ones: the model's own, or as asked."""
+        if isinstance(asked, Schedule):
+            schedule = asked.knowing(known)
+        else:
+            schedule = self.options_for(asked).schedule(tokens, known)
+        check_fit(self.language.at(tokens + known), schedule)
+        return schedule
+
+    def works(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        first: int = 0,
+        generator: Generators | None = None,
+        seed: int | None = None,
+        **asked: Unpack[WriteRequest],
+    ) -> list[Work]:
+        """One text to write for each prompt and each of `num_texts` answers; everything is checked here."""
+        rows = self._rows(prompt, asked)
+        answers, length = asked.get("num_texts", 1), asked.get("gen_length")
+        if not isinstance(answers, int) or answers < 1:
+            raise ValueError(f"num_texts is {answers!r}; say how many answers to write to each prompt, at least 1")
+        if length is None:
+            length = 0 if any(self.language.config.mask_id in row for row in rows) else LENGTH
+        if not isinstance(length, int) or isinstance(length, bool) or length < 0:
+            raise ValueError(f"gen_length is {length!r}; it is a number of tokens, 0 or more")
+        given = asked.get("schedule")
+        options = None
+        if not isinstance(given, Schedule):
+            options = self.options_for(given).override(changes(asked))
+        elif any(changes(asked).json()):
+            raise ValueError(f"a Schedule says everything itself; leave {', '.join(changes(asked).json())} out")
+        generators = generators_of(len(rows) * answers, generator, seed, first)
+        stop = self.language.config.eos_id if asked.get("eos_early_stop", True) else None
+        works = []
+        for number, row in enumerate(row for row in rows for _ in range(answers)):
+            start, tokens = self._start(row, length)
+            known = len(start.masked) - tokens
+            order = None if options is None else options.selector_name
+            works.append(
+                Work(
+                    self.schedule(given if options is None else options, tokens, known),
+                    first + number,
+                    stream_key(generators[number]),
+                    None if seed is None else int(seed),
+                    len(row) + length if self.device.type != "cpu" else None,
+                    order,
+                    start,
+                    None if options is None else options.block,
+                    stop,
+                )
+            )
+        return works
+
+    def __call__(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        output_type: str = "text",
+        callback_on_step_end: Any = None,
+        **asked: Unpack[WriteRequest],
+    ) -> TextOutput:
+        """Write one text for each prompt; the arguments are those of `WriteRequest`.
+
+        output_type: "text", or "ids" for sequences alone. callback_on_step_end(pipe, step, decoded, {"canvas": canvas,
+        "images": indices}) is called after every sub-step, as for images.
+        """
+        if output_type not in ("text", "ids"):
+            raise ValueError(f"output_type is {output_type!r}; it must be text or ids")
+        if output_type == "text":
+            self.need_tokenizer()
+        works = self.works(prompt, **asked)
+        call = Call(self, works, callback_on_step_end)
+        with call.bar:
+            results = {result.work: result for result in draw(self, works, call, decode=False)}
+        if failed := [place for place, work in enumerate(works) if isinstance(results[work], Failed)]:
+            raise FloatingPointError(f"text(s) {failed} of the batch {NOT_FINITE}")
+        sequences = [self.written(work, results[work].tokens) for work in works]
+        texts = [self.text_of(work, ids) for work, ids in zip(works, sequences, strict=True)]
+        return TextOutput(texts if output_type == "text" else None, sequences, tuple(work.schedule for work in works))
+
+    def stream(self, prompt: str | Sequence[str] | None = None, **asked: Unpack[WriteRequest]) -> Iterator[TextFrame]:
+        """The texts so far, after every sub-step; the run waits for whoever looks, and ends when nobody does."""
+        works = self.works(prompt, **asked)
+        if len({work.kind for work in works}) > 1:
+            raise ValueError("these prompts differ in length; stream them one by one")
+        return (TextFrame(frame, tuple(works), self) for frame in frames(self, works))
+
+    def written(self, work: Work, tokens: Tensor) -> Tensor:
+        """The ids that a sequence has, of all tokens of a work in raster order; what follows an end is ends."""
+        assert work.start is not None
+        masked, length = work.start.masked.to(tokens.device), work.label or len(tokens)
+        begin = self._begin(work)
+        ids = tokens[:length].clone()
+        if work.stop is not None:
+            ends = ((ids == work.stop) & masked[:length]).long().cumsum(0)
+            ids[(ends > 0) & masked[:length]] = work.stop
+        return ids[begin:]
+
+    def text_of(self, work: Work, ids: Tensor) -> str | None:
+        """A sequence as text, up to its end if the work stops there."""
+        if self.tokenizer is None:
+            return None
+        listed = ids.tolist()
+        if work.stop in listed and self._begin(work):
+            listed = listed[: listed.index(work.stop)]
+        return str(self.tokenizer.decode(listed, skip_special_tokens=True))
+
+    def need_tokenizer(self) -> Any:
+        """The tokenizer, where nothing goes without."""
+        if self.tokenizer is None:
+            raise ValueError('this pipeline has no tokenizer; give it one, or input_ids= and output_type="ids"')
+        return self.tokenizer
+
+    def _begin(self, work: Work) -> int:
+        """Where a sequence begins: behind the prompt, or at its beginning where there were masks in it."""
+        assert work.start is not None
+        masked = work.start.masked[: work.label or len(work.start.masked)]
+        behind = int(masked.flip(0).long().cumprod(0).sum())  # masks at the end
+        return len(masked) - behind if behind == int(masked.sum()) else 0
+
+    def _rows(self, prompt: str | Sequence[str] | None, asked: WriteRequest) -> list[list[int]]:
+        """The ids of every prompt."""
+        messages, input_ids = asked.get("messages"), asked.get("input_ids")
+        named = {"prompt": prompt, "messages": messages, "input_ids": input_ids}
+        if len(said := [name for name, value in named.items() if value is not None]) > 1:
+            raise ValueError(f"{' and '.join(said)} were given; give one of them")
+        if asked.get("attention_mask") is not None and input_ids is None:
+            raise ValueError("attention_mask says which of input_ids belong to a prompt; give input_ids with it")
+        if input_ids is not None:
+            rows = rows_of(input_ids, asked.get("attention_mask"))
+        elif messages is not None:
+            rows = [self._chat(chat) for chat in chats_of(messages)]
+        elif prompt is None:
+            return [[]]
+        else:
+            prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+            if not prompts or not all(isinstance(one, str) for one in prompts):
+                raise ValueError(f"prompt is {prompt!r:.80}; expected a text, or a list of texts")
+            rows = [encoded(self.need_tokenizer(), one) for one in prompts]
+        codes = self.language.config.codes
+        for place, row in enumerate(rows):
+            if not row:
+                raise ValueError(f"prompt {place} is empty; leave the prompt out to write from nothing")
+            if strange := [i for i in row if not 0 <= i < codes]:
+                raise ValueError(
+                    f"id {strange[0]} in prompt {place} is none of the model's {codes}; is the tokenizer its own?"
+                )
+        return rows
+
+    def _chat(self, messages: Sequence[Message]) -> list[int]:
+        tokenizer = self.need_tokenizer()
+        if not getattr(tokenizer, "chat_template", None):
+            raise ValueError("this model's tokenizer has no chat template; give a prompt= instead of messages=")
+        text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        return encoded(tokenizer, text, special=False)
+
+    def _start(self, row: list[int], length: int) -> tuple[Start, int]:
+        """Where a text begins, and how many tokens are to be written."""
+        config, whole = self.language.config, len(row) + length
+        longest = self.language.longest
+        if whole > longest:
+            raise ValueError(
+                f"a prompt of {len(row)} tokens and {length} to write make {whole}, but the model has places for "
+                f"{longest}; shorten the prompt, or ask for a gen_length of {max(0, longest - len(row))} at most"
+            )
+        room = whole if self.device.type == "cpu" else min(-(-whole // BUCKET) * BUCKET, longest)
+        ids = torch.full((room,), config.eos_id)
+        ids[: len(row)] = torch.tensor(row, dtype=torch.long)
+        ids[len(row) : whole] = config.mask_id
+        masked = ids == config.mask_id
+        if not bool(masked.any()):
+            raise ValueError(
+                "there is nothing to write: gen_length is 0 and the prompt has no masks; give a gen_length"
+            )
+        return Start(masked, tokens=ids.to(self.device)), int(masked.sum())
+
+    def __repr__(self) -> str:
+        model = self.language
+        dtype = str(model.dtype).removeprefix("torch.")
+        tokenizer = "no tokenizer" if self.tokenizer is None else type(self.tokenizer).__name__
+        return (
+            f"<TextPipeline: {type(model.module).__name__}, up to {model.longest} tokens, {tokenizer}; "
+            f"{dtype} on {self.device}, engine {self.engine}; options {self.options}>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TextFrame:
+    """Texts after one sub-step; `states` (B, N) say what each token is, as for images."""
+
+    frame: Frame
+    works: tuple[Work, ...]
+    pipe: TextPipeline
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts so far, with a sign for every token that is not written yet."""
+        return ["".join(text for text, _ in pieces) for pieces in self.pieces]
+
+    @property
+    def pieces(self) -> list[list[tuple[str, TokenState]]]:
+        """Each text as runs of tokens that are alike: drawn just now, drawn before, given, or not written yet."""
+        tokenizer, shown = self.pipe.need_tokenizer(), []
+        for work, ids, states in zip(self.works, self.frame.tokens, self.frame.states, strict=False):
+            begin, end = self.pipe._begin(work), work.label or len(ids)
+            runs: list[tuple[TokenState, list[int]]] = []
+            for token, state in zip(ids[begin:end].tolist(), states[begin:end].tolist(), strict=True):
+                if not runs or runs[-1][0] != state:
+                    runs.append((TokenState(state), []))
+                runs[-1][1].append(token)
+            shown.append(
+                [
+                    (HOLE * len(run) if state <= TokenState.TARGET else str(tokenizer.decode(run)), state)
+                    for state, run in runs
+                ]
+            )
+        return shown
+
+    def __repr__(self) -> str:
+        return repr(self.frame).replace("image", "text")
+
+
+def changes(asked: WriteRequest) -> SamplingOptions:
+    """What single arguments change in the options."""
+    names = {"block_length": "block", **{n: n for n in ("temperature", "top_k", "top_p", "threshold", "guidance")}}
+    values = {option: asked.get(name) for name, option in names.items()}
+    return SamplingOptions(**{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
+
+
+def rows_of(ids: Any, attention_mask: Tensor | None) -> list[list[int]]:
+    """Rows of ids, without those that fill them up."""
+    if isinstance(ids, Tensor):
+        ids = ids.tolist()
+    rows = [ids] if ids and isinstance(ids[0], int) else list(ids)
+    if not rows or any(not isinstance(token, int) or isinstance(token, bool) for row in rows for token in row):
+        raise ValueError(f"input_ids are {ids!r:.80}; expected a row of integers, or a list of rows")
+    if attention_mask is None:
+        return [list(row) for row in rows]
+    kept = torch.as_tensor(attention_mask).tolist()
+    kept = [kept] if kept and not isinstance(kept[0], list) else kept
+    if [len(row) for row in kept] != [len(row) for row in rows]:
+        raise ValueError("attention_mask and input_ids differ in shape; give a 0 or a 1 for each id")
+    return [
+        [token for token, keep in zip(row, keeps, strict=True) if keep] for row, keeps in zip(rows, kept, strict=True)
+    ]
+
+
+def chats_of(messages: Sequence[Any]) -> list[Sequence[Message]]:
+    """One chat, or several."""
+    chats = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
+    for chat in chats:
+        if not chat or not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in chat):
+            raise ValueError(
+                f"messages are {messages!r:.80}; expected a list of {{'role': 'user', 'content': '...'}} or a list of lists"
+            )
+    return chats
+
+
+def encoded(tokenizer: Any, text: str, special: bool = True) -> list[int]:
+    """The ids of a text; masks and other specials that are spelled out in it count as such."""
+    if hasattr(tokenizer, "apply_chat_template"):  # of transformers
+        return list(tokenizer.encode(text, add_special_tokens=special))
+    return list(tokenizer.encode(text, specials=True))
+
+
+def check_tokenizer(tokenizer: Any, model: TextAdapter) -> None:
+    """Refuse a tokenizer that is not the model's."""
+    if tokenizer is None:
+        return
+    if missing := [name for name in ("encode", "decode") if not hasattr(tokenizer, name)]:
+        raise ValueError(f"{type(tokenizer).__name__} has no {missing[0]}(); give a tokenizer")
+    if len(tokenizer) > model.config.codes:
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer)} ids but the model {model.config.codes}; give the model's own tokenizer"
+        )
