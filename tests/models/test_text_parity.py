@@ -46,7 +46,8 @@ def scene(case: Case, length: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """The prompts with `length` masks behind them; what fills them up stands at the end. And the lengths."""
     rows, mask = case["prompt" if "prompt" in case else "ids"], case["attention_mask"]
     kept = [
-        [t for t, keep in zip(r, m, strict=True) if keep] for r, m in zip(rows, mask or [[1] * len(r) for r in rows])
+        [t for t, keep in zip(r, m, strict=True) if keep]
+        for r, m in zip(rows, mask or [[1] * len(r) for r in rows], strict=True)
     ]
     whole = max(map(len, kept)) + length
     ids = torch.zeros(len(kept), whole, dtype=torch.long)
@@ -112,7 +113,7 @@ def test_llada_writes_the_same(case: Case) -> None:
     s = case["settings"]
     length, block = s["gen_length"], s["block_length"]
     guidance = 1 + s.get("cfg_scale", 0.0)
-    ids, masked, _ = scene(case, length)
+    _, masked, _ = scene(case, length)
     ahead, known = int(masked[0].sum()) - length, int((~masked[0]).sum())
     schedule = preset("llada", length, full=s["steps"], block=block, guidance=guidance, ahead=ahead, known=known)
     if ahead:  # a mask of the prompt takes the place of another, which is never written there
@@ -171,7 +172,7 @@ def test_dream_writes_the_same(case: Case) -> None:
         "dream", count, full=s["steps"], counts=partial(dream_counts, eps=s["eps"]), confidence=confidence,
         top_k=s.get("top_k"), top_p=s.get("top_p"), known=masked.shape[1] - count,
     )  # fmt: skip
-    # many confidences are exactly 1 where one id alone passes top_p: which of them come first is for torch.topk to say
+    # many confidences are exactly 1 where one id alone passes top_p: torch.topk says which of them come first
     selector = AsTopK(masked.shape[1]) if s.get("top_p") else ConfidenceOrder()
     found, made = written(case, s["max_new_tokens"], schedule, selector)
     assert found == expected(case)

@@ -61,7 +61,7 @@ class CategoricalHead:
 
 
 def filtered(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """Logits (..., V) of the likeliest ids, which have together `top_p` or are `top_k` at most; -inf for the others."""
+    """Logits (..., V) of the likeliest ids, which have `top_p` together or are `top_k` at most; others have -inf."""
     if top_p is not None and top_p < 1:
         ordered, places = logits.sort(dim=-1, descending=True, stable=True)
         shares = ordered.softmax(-1)

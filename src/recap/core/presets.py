@@ -72,7 +72,7 @@ def llada(tokens: int = 256, **given: Any) -> Schedule:
 
 
 def dream(tokens: int = 256, **given: Any) -> Schedule:
-    """Dream: greedy, the tokens of the least entropy first, in its own counts; steps that commit nothing are left out."""
+    """Dream: greedy, tokens of the least entropy first, in its own counts without the steps that commit nothing."""
     return text(tokens, **{"temperature": 0.0, "confidence": "entropy", "counts": dream_counts, **given})
 
 

@@ -70,8 +70,8 @@ class Description:
     """Where the parts of a bidirectional transformer over ids are; paths are dotted, as in "encoder.layers".
 
     Those of norms, projections, heads and MLP begin at a block, the others at the model. Queries, keys and values
-    come from one layer, `qkv`, side by side, or from three, where neighbouring heads may share one of `kv_heads`. With
-    `norms="after"` a block normalises its sums (BERT), else the inputs of its parts. Positions are a table
+    come from one layer, `qkv`, side by side, or from three, where neighbouring heads may share one of `kv_heads`.
+    With `norms="after"` a block normalises its sums (BERT), else the inputs of its parts. Positions are a table
     (`positions`) or `rotary`. Where embedding or logits are more than modules one after another, `embed` (ids and
     positions, both (B, n), to rows) or a callable `logits` says so; `logits` that name an embedding are tied to it.
     """

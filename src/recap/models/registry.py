@@ -111,7 +111,7 @@ def usual_preset(model: Adapter) -> str:
 
 
 def wrap(model: nn.Module, description: Description | None = None, *, refresh_prefix: bool = False) -> Adapter:
-    """An adapter over one of the library's networks or the official MAR, MAGE, AutoNAT, LLaDA or Dream, for a pipeline.
+    """An adapter over one of the library's networks or official MAR, MAGE, AutoNAT, LLaDA or Dream, for a pipeline.
 
     The family is known by the attributes that it needs; other models need a `Description`. The object stays as it is:
     it is not edited, patched or copied, its submodules are called as they are (with LoRA, quantized linears and the
@@ -132,7 +132,8 @@ def wrap(model: nn.Module, description: Description | None = None, *, refresh_pr
         others = f" (nor were {', '.join(lacking[1:5])})" if lacking[1:] else ""
         raise ValueError(
             f"{type(model).__name__} fits none of {', '.join(family.title for family in FAMILIES.values())}: the "
-            f"nearest is {nearest.title}, for which the attribute {lacking[0]!r} was looked for and not found{others}. "
+            f"nearest is {nearest.title}, for which the attribute {lacking[0]!r} was looked for and not "
+            f"found{others}. "
             f"It has {listed(model)}. Give the model itself and not a wrapper around it, or write an adapter for it "
             f"(docs/plug-in.md)"
         )

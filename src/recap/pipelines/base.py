@@ -29,8 +29,8 @@ Asked = str | SamplingOptions | Schedule  # how a run is to be sampled
 class ModelPipeline:
     """A model with an engine around it.
 
-    `batch_size` images or texts are drawn together, on the CPU one unless the bits are the same; where there are fewer
-    a GPU's batch is filled up, so that none depends on the others.
+    `batch_size` images or texts are drawn together, on the CPU one unless the bits are the same; where there are
+    fewer a GPU's batch is filled up, so that none depends on the others.
     """
 
     modality: ClassVar[str]

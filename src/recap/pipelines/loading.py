@@ -57,7 +57,7 @@ def read_parts(folder: Path, tokenizer: Any = None, *, read: Builder = load_pret
 
 
 def text_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a folder, or none; files of other kinds than ours are read by transformers, where it is there."""
+    """The tokenizer in a folder, or none; files of other kinds than ours are read by transformers."""
     if not (folder / TOKENIZER).is_file():
         return None
     try:

@@ -104,8 +104,8 @@ class TextPipeline(ModelPipeline):
         super().__init__(model, None, batch_size)
         if not isinstance(self._plain_model, TextAdapter):
             raise ValueError(
-                f"a TextPipeline needs a language model such as LLaDA or Dream, but {type(self._plain_model).__name__} "
-                f"is none; use recap.Pipeline for models of images"
+                f"a TextPipeline needs a language model such as LLaDA or Dream, but "
+                f"{type(self._plain_model).__name__} is none; use recap.Pipeline for models of images"
             )
         self.tokenizer = tokenizer
         self.options = self.options_for(options)
@@ -223,8 +223,8 @@ class TextPipeline(ModelPipeline):
     ) -> TextOutput:
         """Write one text for each prompt; the arguments are those of `WriteRequest`.
 
-        output_type: "text", or "ids" for sequences alone. callback_on_step_end(pipe, step, decoded, {"canvas": canvas,
-        "images": indices}) is called after every sub-step, as for images.
+        output_type: "text", or "ids" for sequences alone. callback_on_step_end(pipe, step, decoded, {"canvas":
+        canvas, "images": indices}) is called after every sub-step, as for images.
         """
         if output_type not in ("text", "ids"):
             raise ValueError(f"output_type is {output_type!r}; it must be text or ids")
@@ -413,7 +413,7 @@ def chats_of(messages: Sequence[Any]) -> list[Sequence[Message]]:
     for chat in chats:
         if not chat or not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in chat):
             raise ValueError(
-                f"messages are {messages!r:.80}; expected a list of {{'role': 'user', 'content': '...'}} or a list of lists"
+                f"messages are {messages!r:.80}; expected a list of {{'role': 'user', 'content': '...'}}"
             )
     return chats
 
@@ -433,5 +433,5 @@ def check_tokenizer(tokenizer: Any, model: TextAdapter) -> None:
         raise ValueError(f"{type(tokenizer).__name__} has no {missing[0]}(); give a tokenizer")
     if len(tokenizer) > model.config.codes:
         raise ValueError(
-            f"the tokenizer has {len(tokenizer)} ids but the model {model.config.codes}; give the model's own tokenizer"
+            f"the tokenizer has {len(tokenizer)} ids but the model {model.config.codes}; give its own tokenizer"
         )

@@ -15,8 +15,8 @@ LEAST_MASKED = 0.05  # share of the tokens: fewer would weigh heavily in the bou
 class TextObjective(Objective):
     """The bound on the log-likelihood of LLaDA and MDLM: cross-entropy at masked tokens, over the share of them.
 
-    Shares are spread evenly over the batch, which steadies the gradient. Texts are windows of one long row of ids. With
-    `short`, they are this long in the first half of the run, which is quicker; `tokens` are seen in each step.
+    Shares are spread evenly over the batch, which steadies the gradient. Texts are windows of one long row of ids.
+    With `short`, they are this long in the first half of the run, which is quicker; `tokens` are seen in each step.
     """
 
     def __init__(self, net: TextModel, ids: Tensor, tokens: int, short: int | None = None) -> None:

@@ -24,7 +24,7 @@ from recap.models.text.net import TextModel
 class TextAdapter(DescribedAdapter):
     """Full and local evaluations of LLaDA, Dream and their relatives, in their authors' classes or in ours.
 
-    Texts of a batch may differ in length: what fills the shorter ones up stands behind them, and no row attends to it.
+    Texts of a batch may differ in length: what fills short ones up stands behind them, and no row attends to it.
     Under guidance the second branch has masks in the place of the prompt. Where a row predicts the position behind it
     (`shift`), an evaluation computes the rows before those that are wanted too.
     """

@@ -25,7 +25,8 @@ def description_of(config: TextConfig, blocks: str) -> Description:
         head = "model.transformer.wte" if config.tied else "model.transformer.ff_out"
         return Description(
             **of_all, words="model.transformer.wte", norm="model.transformer.ln_f", logits=head, norm1="attn_norm",
-            q="q_proj", k="k_proj", v="v_proj", out="attn_out", norm2="ff_norm", mlp=Gated("ff_proj", "up_proj", "ff_out"),
+            q="q_proj", k="k_proj", v="v_proj", out="attn_out", norm2="ff_norm",
+            mlp=Gated("ff_proj", "up_proj", "ff_out"),
         )  # fmt: skip
     attn, mlp = "self_attn", "mlp"
     return Description(
@@ -55,7 +56,8 @@ def config_of_llada(net: nn.Module) -> TextConfig:
     heads = read("n_heads")
     rows = getattr(net.config, "embedding_size", None) or read("vocab_size")
     return TextConfig(
-        width=read("d_model"), depth=read("n_layers"), heads=heads, kv_heads=getattr(net.config, "n_kv_heads", None) or heads,
+        width=read("d_model"), depth=read("n_layers"), heads=heads,
+        kv_heads=getattr(net.config, "n_kv_heads", None) or heads,
         hidden=getattr(net.config, "mlp_hidden_size", None) or 4 * read("d_model"), codes=rows,
         num_tokens=read("max_sequence_length"), mask_id=read("mask_token_id"), eos_id=read("eos_token_id"),
         theta=float(read("rope_theta")), eps=float(read("rms_norm_eps")),

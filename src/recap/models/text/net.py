@@ -74,7 +74,7 @@ class TextModel(nn.Module):
             self.lm_head = nn.Linear(config.width, config.codes, bias=False)
 
     def forward(self, ids: Tensor, seen: Tensor | None = None) -> Tensor:
-        """Logits (B, N, V), as the rows have them, of ids (B, N); keys that are False in `seen` (B, N) are passed over."""
+        """Logits (B, N, V), as rows have them, of ids (B, N); keys False in `seen` (B, N) are passed over."""
         return self.logits(self.features(ids, seen))
 
     def features(self, ids: Tensor, seen: Tensor | None = None) -> Tensor:

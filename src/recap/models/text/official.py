@@ -71,9 +71,11 @@ def infer(tensors: Mapping[str, Tensor], heads: int | None) -> TextConfig:
             f"convert its folder, with the config.json in it"
         )
     return TextConfig(
-        width=width, depth=len(layers), heads=width // head, kv_heads=tensors["model.layers.0.self_attn.k_proj.weight"].shape[0] // head,
+        width=width, depth=len(layers), heads=width // head,
+        kv_heads=tensors["model.layers.0.self_attn.k_proj.weight"].shape[0] // head,
         hidden=tensors["model.layers.0.mlp.gate_proj.weight"].shape[0], codes=codes, num_tokens=like.num_tokens,
-        mask_id=like.mask_id, eos_id=like.eos_id, theta=like.theta, eps=like.eps, qkv_bias=shift, tied=tied, shift=shift,
+        mask_id=like.mask_id, eos_id=like.eos_id, theta=like.theta, eps=like.eps,
+        qkv_bias=shift, tied=tied, shift=shift,
         rotary=like.rotary,
     )  # fmt: skip
 
