@@ -16,19 +16,20 @@ from recap.core.options import SamplingOptions
 from recap.core.schedule import Schedule
 from recap.core.start import check_fit
 from recap.models.adapter import Adapter
+from recap.models.registry import Config
 from recap.models.text import TextAdapter
 from recap.pipelines.base import BATCH, Asked, ModelPipeline
 from recap.pipelines.inputs import Generators, generators_of
 from recap.pipelines.loading import Parts
 from recap.pipelines.output import Call, frames
 from recap.runs.draw import draw
-from recap.runs.works import NOT_FINITE, Failed, Start, Work
-from recap.view.frames import Frame, TokenState
+from recap.runs.works import NOT_FINITE, Done, Failed, Start, Work
+from recap.view.frames import Frame
+from recap.view.pieces import Piece, pieces_of
 
 Message = Mapping[str, str]
 LENGTH = 128  # tokens that are written, where nothing else is said
 BUCKET = 64  # where texts are computed together, each is filled up to a multiple of this
-HOLE = "░"  # stands for a token that is not written yet
 
 
 class WriteRequest(TypedDict, total=False):
@@ -209,6 +210,7 @@ class TextPipeline(ModelPipeline):
                     start,
                     None if options is None else options.block,
                     stop,
+                    noun="text",
                 )
             )
         return works
@@ -267,6 +269,20 @@ class TextPipeline(ModelPipeline):
             listed = listed[: listed.index(work.stop)]
         return str(self.tokenizer.decode(listed, skip_special_tokens=True))
 
+    def answer(self, result: Done) -> str | None:
+        return self.text_of(result.work, self.written(result.work, result.tokens))
+
+    def decode(self, tokens: Tensor, output_type: str = "pil") -> None:
+        return None
+
+    def sized(self, tokens: int) -> Config:
+        return self.language.at(tokens).config
+
+    @property
+    def chats(self) -> bool:
+        """Whether the tokenizer has a template for messages."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
     def need_tokenizer(self) -> Any:
         """The tokenizer, where nothing goes without."""
         if self.tokenizer is None:
@@ -311,7 +327,7 @@ class TextPipeline(ModelPipeline):
 
     def _chat(self, messages: Sequence[Message]) -> list[int]:
         tokenizer = self.need_tokenizer()
-        if not getattr(tokenizer, "chat_template", None):
+        if not self.chats:
             raise ValueError("this model's tokenizer has no chat template; give a prompt= instead of messages=")
         text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
         return encoded(tokenizer, text, special=False)
@@ -360,23 +376,10 @@ class TextFrame:
         return ["".join(text for text, _ in pieces) for pieces in self.pieces]
 
     @property
-    def pieces(self) -> list[list[tuple[str, TokenState]]]:
+    def pieces(self) -> list[list[Piece]]:
         """Each text as runs of tokens that are alike: drawn just now, drawn before, given, or not written yet."""
-        tokenizer, shown = self.pipe.need_tokenizer(), []
-        for work, ids, states in zip(self.works, self.frame.tokens, self.frame.states, strict=False):
-            begin, end = self.pipe._begin(work), work.label or len(ids)
-            runs: list[tuple[TokenState, list[int]]] = []
-            for token, state in zip(ids[begin:end].tolist(), states[begin:end].tolist(), strict=True):
-                if not runs or runs[-1][0] != state:
-                    runs.append((TokenState(state), []))
-                runs[-1][1].append(token)
-            shown.append(
-                [
-                    (HOLE * len(run) if state <= TokenState.TARGET else str(tokenizer.decode(run)), state)
-                    for state, run in runs
-                ]
-            )
-        return shown
+        rows = zip(self.works, self.frame.tokens, self.frame.states, strict=False)
+        return [pieces_of(self.pipe, work, ids, states, self.pipe._begin(work)) for work, ids, states in rows]
 
     def __repr__(self) -> str:
         return repr(self.frame).replace("image", "text")
