@@ -87,7 +87,7 @@ class VariantRun(ABC):
                     "steps": frame.steps,
                     "group": frame.group,
                     "evaluation": frame.evaluation,
-                    "decoded": frame.decoded,
+                    "decoded": self.counted(frame),
                     "seconds": self.seconds,
                     **self.seen(states, look),
                 }
@@ -117,6 +117,10 @@ class VariantRun(ABC):
     @abstractmethod
     def looks(self, frame: Frame, works: Sequence[Work]) -> Sequence[Any]:
         """What one sees of each after a sub-step."""
+
+    def counted(self, frame: Frame) -> int:
+        """How many tokens are there."""
+        return frame.decoded
 
     @abstractmethod
     def seen(self, states: Sequence[int], look: Any) -> dict[str, Any]:
@@ -179,6 +183,10 @@ class TextRun(VariantRun):
     def looks(self, frame: Frame, works: Sequence[Work]) -> Sequence[list[Piece]]:
         rows = zip(works, frame.tokens, frame.states, strict=True)
         return [pieces_of(self.pipe, work, ids, states) for work, ids, states in rows]
+
+    def counted(self, frame: Frame) -> int:
+        """Those that were written: what fills a text up is of no interest."""
+        return frame.decoded - frame.schedule.known
 
     def seen(self, states: Sequence[int], look: list[Piece] | None) -> dict[str, Any]:
         return {"pieces": look}
