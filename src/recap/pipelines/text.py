@@ -15,6 +15,7 @@ from recap.core.options import SamplingOptions
 from recap.core.schedule import Schedule
 from recap.core.start import check_fit
 from recap.models.adapter import Adapter
+from recap.models.registry import Config
 from recap.models.text import TextAdapter
 from recap.pipelines.base import BATCH, Asked, ModelPipeline
 from recap.pipelines.inputs import Generators, generators_of
@@ -23,7 +24,7 @@ from recap.pipelines.output import Call, frames
 from recap.pipelines.prompts import Message, WriteRequest, changes, chats_of, check_tokenizer, encoded, rows_of
 from recap.pipelines.written import TextFrame, TextOutput
 from recap.runs.draw import draw
-from recap.runs.works import NOT_FINITE, Failed, Start, Work
+from recap.runs.works import NOT_FINITE, Done, Failed, Start, Work
 
 LENGTH = 128  # tokens that are written, where nothing else is said
 BUCKET = 64  # where texts are computed together, each is filled up to a multiple of this
@@ -154,6 +155,7 @@ class TextPipeline(ModelPipeline):
                     start,
                     None if options is None else options.block,
                     stop,
+                    noun="text",
                 )
             )
         return works
@@ -212,6 +214,20 @@ class TextPipeline(ModelPipeline):
             listed = listed[: listed.index(work.stop)]
         return str(self.tokenizer.decode(listed, skip_special_tokens=True))
 
+    def answer(self, result: Done) -> str | None:
+        return self.text_of(result.work, self.written(result.work, result.tokens))
+
+    def decode(self, tokens: Tensor, output_type: str = "pil") -> None:
+        return None
+
+    def sized(self, tokens: int) -> Config:
+        return self.language.at(tokens).config
+
+    @property
+    def chats(self) -> bool:
+        """Whether the tokenizer has a template for messages."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
     def need_tokenizer(self) -> Any:
         """The tokenizer, where nothing goes without."""
         if self.tokenizer is None:
@@ -256,7 +272,7 @@ class TextPipeline(ModelPipeline):
 
     def _chat(self, messages: Sequence[Message]) -> list[int]:
         tokenizer = self.need_tokenizer()
-        if not getattr(tokenizer, "chat_template", None):
+        if not self.chats:
             raise ValueError("this model's tokenizer has no chat template; give a prompt= instead of messages=")
         text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
         return encoded(tokenizer, text, special=False)

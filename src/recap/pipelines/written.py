@@ -9,12 +9,11 @@ from torch import Tensor
 
 from recap.core.schedule import Schedule
 from recap.runs.works import Work
-from recap.view.frames import Frame, TokenState
+from recap.view.frames import Frame
+from recap.view.pieces import Piece, pieces_of
 
 if TYPE_CHECKING:
     from recap.pipelines.text import TextPipeline
-
-HOLE = "░"  # stands for a token that is not written yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +54,10 @@ class TextFrame:
         return ["".join(text for text, _ in pieces) for pieces in self.pieces]
 
     @property
-    def pieces(self) -> list[list[tuple[str, TokenState]]]:
+    def pieces(self) -> list[list[Piece]]:
         """Each text as runs of tokens that are alike: drawn just now, drawn before, given, or not written yet."""
-        tokenizer, shown = self.pipe.need_tokenizer(), []
-        for work, ids, states in zip(self.works, self.frame.tokens, self.frame.states, strict=False):
-            begin, end = self.pipe.begins(work), work.label or len(ids)
-            runs: list[tuple[TokenState, list[int]]] = []
-            for token, state in zip(ids[begin:end].tolist(), states[begin:end].tolist(), strict=True):
-                if not runs or runs[-1][0] != state:
-                    runs.append((TokenState(state), []))
-                runs[-1][1].append(token)
-            shown.append(
-                [
-                    (HOLE * len(run) if state <= TokenState.TARGET else str(tokenizer.decode(run)), state)
-                    for state, run in runs
-                ]
-            )
-        return shown
+        rows = zip(self.works, self.frame.tokens, self.frame.states, strict=False)
+        return [pieces_of(self.pipe, work, ids, states, self.pipe.begins(work)) for work, ids, states in rows]
 
     def __repr__(self) -> str:
         return repr(self.frame).replace("image", "text")
