@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack, cast
+from typing import Any, Self, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,67 +21,13 @@ from recap.pipelines.base import BATCH, Asked, ModelPipeline
 from recap.pipelines.inputs import Generators, generators_of
 from recap.pipelines.loading import Parts
 from recap.pipelines.output import Call, frames
+from recap.pipelines.prompts import Message, WriteRequest, changes, chats_of, check_tokenizer, encoded, rows_of
+from recap.pipelines.written import TextFrame, TextOutput
 from recap.runs.draw import draw
 from recap.runs.works import NOT_FINITE, Done, Failed, Start, Work
-from recap.view.frames import Frame
-from recap.view.pieces import Piece, pieces_of
 
-Message = Mapping[str, str]
 LENGTH = 128  # tokens that are written, where nothing else is said
 BUCKET = 64  # where texts are computed together, each is filled up to a multiple of this
-
-
-class WriteRequest(TypedDict, total=False):
-    """What every way of writing takes; names are those of diffusers where they mean the same.
-
-    prompt: a text, or a list of them; masks in it, as the tokenizer spells them, are filled in as well. messages:
-    a chat, or a list of them, for the tokenizer's template. input_ids: ids in their place, one row or a list of rows,
-    of which `attention_mask` leaves out what fills them up. gen_length: tokens to write behind the prompt. num_texts:
-    answers to each prompt. schedule: how, as text ("64+192", ":preset=fast-dllm-dual,threshold=0.9"), options, or a
-    `Schedule`; block_length, temperature, top_k, top_p, threshold and guidance change it. With guidance the other
-    branch has masks in the place of the prompt; 1 + LLaDA's cfg_scale means the same. eos_early_stop: what follows
-    the end of a text is not computed, and not shown. generator, seed: the randomness, as for images.
-    """
-
-    messages: Sequence[Message] | Sequence[Sequence[Message]] | None
-    input_ids: Tensor | Sequence[int] | Sequence[Sequence[int]] | None
-    attention_mask: Tensor | None
-    gen_length: int | None
-    num_texts: int
-    schedule: Asked | None
-    block_length: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    threshold: float | None
-    guidance: float | None
-    eos_early_stop: bool
-    generator: Generators | None
-    seed: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class TextOutput:
-    """What a call returns: texts, the ids that were written, and what was run.
-
-    Texts and sequences are what follows the prompt, or all of it where there were masks in the prompt; behind its end
-    a sequence has only ends.
-    """
-
-    texts: list[str] | None
-    sequences: list[Tensor]
-    schedules: tuple[Schedule, ...]
-
-    @property
-    def schedule(self) -> Schedule:
-        """How the first text was written."""
-        return self.schedules[0]
-
-    def __repr__(self) -> str:
-        count, lengths = len(self.sequences), [len(ids) for ids in self.sequences]
-        evaluations = " and ".join(dict.fromkeys(map(str, self.schedules)))
-        tokens = f"{min(lengths)}" + (f" to {max(lengths)}" if max(lengths) > min(lengths) else "")
-        return f"<TextOutput: {count} text{'s' * (count != 1)} of {tokens} tokens, {evaluations} evaluations>"
 
 
 class TextPipeline(ModelPipeline):
@@ -253,7 +198,7 @@ class TextPipeline(ModelPipeline):
         """The ids that a sequence has, of all tokens of a work in raster order; what follows an end is ends."""
         assert work.start is not None
         masked, length = work.start.masked.to(tokens.device), work.label or len(tokens)
-        begin = self._begin(work)
+        begin = self.begins(work)
         ids = tokens[:length].clone()
         if work.stop is not None:
             ends = ((ids == work.stop) & masked[:length]).long().cumsum(0)
@@ -265,7 +210,7 @@ class TextPipeline(ModelPipeline):
         if self.tokenizer is None:
             return None
         listed = ids.tolist()
-        if work.stop in listed and self._begin(work):
+        if work.stop in listed and self.begins(work):
             listed = listed[: listed.index(work.stop)]
         return str(self.tokenizer.decode(listed, skip_special_tokens=True))
 
@@ -289,7 +234,7 @@ class TextPipeline(ModelPipeline):
             raise ValueError('this pipeline has no tokenizer; give it one, or input_ids= and output_type="ids"')
         return self.tokenizer
 
-    def _begin(self, work: Work) -> int:
+    def begins(self, work: Work) -> int:
         """Where a sequence begins: behind the prompt, or at its beginning where there were masks in it."""
         assert work.start is not None
         masked = work.start.masked[: work.label or len(work.start.masked)]
@@ -359,82 +304,4 @@ class TextPipeline(ModelPipeline):
         return (
             f"<TextPipeline: {type(model.module).__name__}, up to {model.longest} tokens, {tokenizer}; "
             f"{dtype} on {self.device}, engine {self.engine}; options {self.options}>"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TextFrame:
-    """Texts after one sub-step; `states` (B, N) say what each token is, as for images."""
-
-    frame: Frame
-    works: tuple[Work, ...]
-    pipe: TextPipeline
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts so far, with a sign for every token that is not written yet."""
-        return ["".join(text for text, _ in pieces) for pieces in self.pieces]
-
-    @property
-    def pieces(self) -> list[list[Piece]]:
-        """Each text as runs of tokens that are alike: drawn just now, drawn before, given, or not written yet."""
-        rows = zip(self.works, self.frame.tokens, self.frame.states, strict=False)
-        return [pieces_of(self.pipe, work, ids, states, self.pipe._begin(work)) for work, ids, states in rows]
-
-    def __repr__(self) -> str:
-        return repr(self.frame).replace("image", "text")
-
-
-def changes(asked: WriteRequest) -> SamplingOptions:
-    """What single arguments change in the options."""
-    names = {"block_length": "block", **{n: n for n in ("temperature", "top_k", "top_p", "threshold", "guidance")}}
-    values = {option: asked.get(name) for name, option in names.items()}
-    return SamplingOptions(**{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
-
-
-def rows_of(ids: Any, attention_mask: Tensor | None) -> list[list[int]]:
-    """Rows of ids, without those that fill them up."""
-    if isinstance(ids, Tensor):
-        ids = ids.tolist()
-    rows = [ids] if ids and isinstance(ids[0], int) else list(ids)
-    if not rows or any(not isinstance(token, int) or isinstance(token, bool) for row in rows for token in row):
-        raise ValueError(f"input_ids are {ids!r:.80}; expected a row of integers, or a list of rows")
-    if attention_mask is None:
-        return [list(row) for row in rows]
-    kept = torch.as_tensor(attention_mask).tolist()
-    kept = [kept] if kept and not isinstance(kept[0], list) else kept
-    if [len(row) for row in kept] != [len(row) for row in rows]:
-        raise ValueError("attention_mask and input_ids differ in shape; give a 0 or a 1 for each id")
-    return [
-        [token for token, keep in zip(row, keeps, strict=True) if keep] for row, keeps in zip(rows, kept, strict=True)
-    ]
-
-
-def chats_of(messages: Sequence[Any]) -> list[Sequence[Message]]:
-    """One chat, or several."""
-    chats = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
-    for chat in chats:
-        if not chat or not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in chat):
-            raise ValueError(
-                f"messages are {messages!r:.80}; expected a list of {{'role': 'user', 'content': '...'}}"
-            )
-    return chats
-
-
-def encoded(tokenizer: Any, text: str, special: bool = True) -> list[int]:
-    """The ids of a text; masks and other specials that are spelled out in it count as such."""
-    if hasattr(tokenizer, "apply_chat_template"):  # of transformers
-        return list(tokenizer.encode(text, add_special_tokens=special))
-    return list(tokenizer.encode(text, specials=True))
-
-
-def check_tokenizer(tokenizer: Any, model: TextAdapter) -> None:
-    """Refuse a tokenizer that is not the model's."""
-    if tokenizer is None:
-        return
-    if missing := [name for name in ("encode", "decode") if not hasattr(tokenizer, name)]:
-        raise ValueError(f"{type(tokenizer).__name__} has no {missing[0]}(); give a tokenizer")
-    if len(tokenizer) > model.config.codes:
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer)} ids but the model {model.config.codes}; give its own tokenizer"
         )
