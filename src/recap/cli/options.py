@@ -28,29 +28,27 @@ SHORT_RUN = SamplingOptions(full=12, local=4)  # of random weights: enough to se
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """How to sample, in the words of `SamplingOptions`; what is left out is the model's own."""
     group = parser.add_argument_group("sampling, where it is not to be the model's own")
-    _add_evaluations(group, [name for name in PRESETS if name not in TEXT])
+    _add_usual(group, [name for name in PRESETS if name not in TEXT])
     group.add_argument("--choice-temperature", type=float, metavar="T", help="temperature of the choice of positions")
     group.add_argument(
         "--head-steps", type=head_steps, metavar="S", help="diffusion steps, or FULL/LOCAL after either evaluation"
     )
     group.add_argument("--solver", choices=SOLVERS, help="how a diffusion head takes its steps")
-    _add_choice(group)
 
 
 def add_writing(parser: argparse.ArgumentParser) -> None:
     """How to write text, likewise."""
     group = parser.add_argument_group("sampling, where it is not to be the model's own")
-    _add_evaluations(group, list(TEXT))
+    _add_usual(group, list(TEXT))
     group.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
     group.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens of probability P")
     group.add_argument("--block", type=int, metavar="N", help="write blocks of N tokens from left to right")
     group.add_argument("--rows", choices=ROWS, help="what local evaluations recompute (default target)")
     group.add_argument("--threshold", type=float, metavar="P", help="commit every token that is at least this sure")
     group.add_argument("--confidence", choices=CONFIDENCE, help="what it means to be sure of a token")
-    _add_choice(group)
 
 
-def _add_evaluations(group: Any, presets: Sequence[str]) -> None:
+def _add_usual(group: Any, presets: Sequence[str]) -> None:
     """Options that mean the same for images and texts."""
     group.add_argument("--preset", choices=presets, help="published setting to follow")
     group.add_argument(
@@ -63,9 +61,6 @@ def _add_evaluations(group: Any, presets: Sequence[str]) -> None:
     group.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START/END")
     group.add_argument("--temperature", type=float, metavar="T", help="temperature of the draws")
 
-
-def _add_choice(group: Any) -> None:
-    """Which positions come first, and how many are looked at."""
     group.add_argument("--order", choices=ORDERS, help="where to decode first")
     about = "rows of a target set, as a multiple of what its group commits (default 1, informed 2)"
     group.add_argument("--target", type=float, metavar="M", help=about)

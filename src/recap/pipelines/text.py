@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from recap.checkpoints import CheckpointError, save_pretrained
 from recap.core.noise import stream_key
 from recap.core.options import SamplingOptions
+from recap.core.presets import TEXT
 from recap.core.schedule import Schedule
 from recap.core.start import check_fit
 from recap.models.adapter import Adapter
@@ -102,7 +103,10 @@ class TextPipeline(ModelPipeline):
         """The model's own options with what is asked for over them."""
         if asked is None:
             return self.options
-        return self.options.override(SamplingOptions.from_text(asked) if isinstance(asked, str) else asked)
+        options = self.options.override(SamplingOptions.from_text(asked) if isinstance(asked, str) else asked)
+        if options.preset not in TEXT:
+            raise ValueError(f"preset {options.preset!r} is for images; use one of text: {', '.join(TEXT)}")
+        return options
 
     def schedule(self, asked: Asked | None = None, tokens: int = LENGTH, known: int = 0) -> Schedule:
         """The schedule that writes `tokens` behind or between `known` ones: the model's own, or as asked."""

@@ -106,14 +106,14 @@ class LengthRequest(PlanRequest):
     )
 
 
-class Message(Request):
+class ChatMessage(Request):
     """What somebody says in a chat."""
 
     role: Word
     content: Prompt
 
 
-Chat = Annotated[list[Message], Field(min_length=1, max_length=MAX_COUNT)]
+Chat = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_COUNT)]
 
 
 class Write(LengthRequest):
@@ -143,10 +143,10 @@ class Write(LengthRequest):
         return [self.prompt] if self.prompt is None or isinstance(self.prompt, str) else list(self.prompt)
 
     @property
-    def chats(self) -> list[list[Message]]:
+    def chats(self) -> list[list[ChatMessage]]:
         """One chat, or several."""
         chats: Any = self.messages or []
-        return [chats] if chats and isinstance(chats[0], Message) else chats
+        return [chats] if chats and isinstance(chats[0], ChatMessage) else chats
 
     def count(self, first: int = 0) -> int:
         """How many texts are asked for."""
