@@ -92,7 +92,7 @@ def test_a_comparison_tells_of_every_sub_step_and_can_be_taken_home(
     assert (started["texts"], started["prompts"], started["schedule"]["tokens"]) == (2, ["he said"] * 2, 16)
     assert [variant["variant"] for variant in started["variants"]] == ["plain", "reused"]
     for frame in frames:
-        if frame["event"] != "frame" or frame["pieces"] is None:
+        if frame["event"] != "frame" or frame["step"] == frame["steps"]:
             continue
         given, *rest = frame["pieces"]
         assert given == ["he said", TokenState.KNOWN]

@@ -4,7 +4,7 @@ import { make } from "./dom.js";
 
 const [MASKED, TARGET, DRAWN, CONTEXT, KNOWN] = [0, 1, 2, 3, 4];
 export const WORDS = [
-  { cell: MASKED, name: "hole", about: "not written yet" },
+  { cell: MASKED, name: "unwritten", about: "not written yet" },
   { cell: TARGET, name: "target", about: "in the target set" },
   { cell: DRAWN, name: "drawn", about: "just written" },
   { cell: KNOWN, name: "given", about: "given" },

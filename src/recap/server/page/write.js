@@ -6,6 +6,7 @@ import { Run } from "./run.js";
 import { Stage } from "./stage.js";
 import { WORDS, Words } from "./words.js";
 
+const PAUSE = 150; // milliseconds without a change before the server is asked
 const SHARE = 1 / 4; // of all evaluations that are full ones, where the model's own are more than the server allows
 
 /** What a text is to be, in the form that images have too. */
@@ -20,7 +21,8 @@ class Writing extends Controls {
       field.addEventListener("input", () => {
         tokens.value = range.value = field.value;
         clearTimeout(this.timer);
-        this.timer = setTimeout(() => this.resize(), 150);
+        this.unsized = true;
+        this.timer = setTimeout(() => this.resize(), PAUSE);
       });
     }
     for (const field of [block, temperature]) field.addEventListener("input", () => this.schedule.again());
@@ -57,6 +59,7 @@ class Writing extends Controls {
   /** Takes the model's own numbers of evaluations for the length that is asked for. */
   async resize() {
     const [model, tokens] = [this.model, this.length];
+    clearTimeout(this.timer);
     if (!(tokens >= 1)) return;
     const most = Math.min(tokens, this.limits.max_steps);
     let schedule = { full: Math.ceil(most * SHARE), local: Math.floor(most * (1 - SHARE)), chain: 3 };
@@ -66,6 +69,7 @@ class Writing extends Controls {
       if (stopped(error) || error.code === "gone") return; // what is predicted next says so
     }
     if (this.model === model && this.length === tokens) {
+      this.unsized = false;
       this.schedule.offer({ ...model, tokens, schedule }, this.limits.max_steps);
     }
   }
@@ -124,7 +128,8 @@ export function write(view, about) {
     changed,
     colours: (on) => stage.colours(on),
   });
-  const request = () => {
+  const request = async () => {
+    if (controls.unsized) await controls.resize(); // the length has only just been changed
     if (controls.objection) throw new Problem(controls.objection);
     return controls.request();
   };
