@@ -13,11 +13,12 @@ from recap.core.canvas import Known
 from recap.core.heads import CategoricalHead
 from recap.core.schedule import cosine
 from recap.core.selection import InformedOrder
-from recap.evaluation.error import ErrorLog, drawn_from, evaluation_error
+from recap.evaluation.error import ErrorLog, drawn_from, evaluation_error, local_error
 from recap.evaluation.text import distinct_ngrams, likelihood_bound, token_agreement, unigram_entropy
 from recap.models.adapter import Adapter
 from recap.models.registry import adapt, build, randomize
 from recap.models.text import TextConfig
+from recap.pipelines.text import TextPipeline
 from tests import tiny
 
 CODES, MASK, LENGTH = 12, 11, 16
@@ -237,3 +238,27 @@ def test_the_same_model_at_another_length_writes_into_the_same_log() -> None:
     log = ErrorLog(model(), text(8, full=1, local=1))
     tiny.run(log.at(8), text(8, full=1, local=1))
     assert len(log.latest) == 2
+
+
+def test_errors_of_a_pipeline_that_has_written_before_and_leaves_no_trace_in_it() -> None:
+    pipe = TextPipeline(model().module)
+    asked: Any = {"input_ids": [1, 2, 3, 4], "gen_length": 12, "num_texts": 2, "schedule": "2+6:preset=text"}
+    works = pipe.works(**asked, seed=0, eos_early_stop=False)
+    fresh, tokens = local_error(pipe, works)
+    assert [row.step for row in fresh] == [2, 3, 4, 6, 7, 8]
+    assert pipe._lengths == {}
+    written = pipe(**asked, seed=0, output_type="ids", eos_early_stop=False)
+    assert torch.equal(tokens[:, 4:], torch.stack(written.sequences))
+    again, same = local_error(pipe, works)
+    assert again == fresh
+    assert torch.equal(same, tokens)
+
+
+def test_evaluations_behind_the_end_of_a_text_have_no_error() -> None:
+    pipe = TextPipeline(model().module)
+    asked: Any = {"input_ids": [1, 2, 3, 4], "gen_length": 12, "schedule": "2+6:preset=text"}
+    ended, whole = (
+        local_error(pipe, pipe.works(**asked, seed=0, eos_early_stop=stops))[0] for stops in (True, False)
+    )
+    assert len(ended) < len(whole) == 6
+    assert ended == whole[: len(ended)]

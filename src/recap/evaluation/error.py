@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead, guided
 from recap.core.schedule import Schedule
 from recap.models.adapter import Adapter, ModelWrapper
-from recap.pipelines import Pipeline
+from recap.pipelines.base import ModelPipeline
 from recap.runs.draw import draw
 from recap.runs.works import Done, Failed, Work
 from recap.view.progress import tqdm
@@ -105,10 +104,14 @@ def error_name(model: Adapter) -> str:
     return "KL(exact || local)" if isinstance(model.head, CategoricalHead) else "relative error of features"
 
 
-def local_error(pipe: Pipeline, works: Sequence[Work], *, progress: bool = False) -> tuple[list[LocalError], Tensor]:
+def local_error(
+    pipe: ModelPipeline, works: Sequence[Work], *, progress: bool = False
+) -> tuple[list[LocalError], Tensor]:
     """Draw images of one schedule, and measure each local evaluation on the way; the tokens are their own."""
-    schedule, watched = works[0].schedule, copy.copy(pipe)
-    watched.model = log = ErrorLog(pipe.model, schedule)
-    bar = tqdm(draw(watched, works, log, decode=False), total=len(works), desc="error", disable=not progress)
+    schedule = works[0].schedule
+    log = ErrorLog(pipe.model, schedule)
+    bar = tqdm(
+        draw(pipe.with_model(log), works, log, decode=False), total=len(works), desc="error", disable=not progress
+    )
     tokens = torch.stack([result.tokens for result in bar])
     return log.rows(schedule), tokens
