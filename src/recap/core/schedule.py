@@ -117,7 +117,7 @@ class Schedule:
         return replace(
             self,
             groups=tuple(
-                Group((replace(group.steps[0], tokens=step.tokens, guidance=step.guidance),))
+                Group((replace(group.steps[0], tokens=step.tokens, guidance=step.guidance, until=step.until),))
                 for group in self.groups
                 for step in group.steps
             ),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from types import MethodType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from recap.core.protocols import Head
 from recap.engine import cpu_attention
 from recap.engine.cpu_attention import CPUOps
 from recap.models.adapter import Adapter, ModelWrapper
+from recap.models.described import AttentionView
 from recap.models.layers import MLP, Attention, Block, TokenLogits
 from recap.models.mar.denoiser import Denoiser, DiffusionLoss, FinalLayer, ResidualBlock, TimeEmbedding
 from recap.models.mar.net import MAR
@@ -47,11 +48,11 @@ class PackedWeight:
         """`x` (..., D) by `weight` (V, D), then GELU or SiLU ("swish"); a row's bits do not depend on the others."""
         if x.dtype != weight.dtype or not packs(x.dtype) or torch.is_grad_enabled():
             return AFTERWARDS[then](F.linear(x, weight, bias))
-        source = (weight.data_ptr(), 0 if weight.is_inference() else weight._version, weight.dtype)
+        source = version(weight)
         if source != self._source:
             with torch.inference_mode(False), torch.no_grad():
                 self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().clone(), None)
-            self._source, self._held = source, weight.detach()  # while it is held, no other has its address
+            self._source, self._held = source, weight.detach()
         if x.numel() == x.shape[-1]:  # one row is summed in another way than several
             return self._product(x.reshape(1, -1).repeat(2, 1), bias, then)[:1].view(*x.shape[:-1], -1)
         return self._product(x, bias, then)
@@ -75,6 +76,36 @@ class PackedLinear(nn.Linear):
 
     def forward(self, x: Tensor, then: str = "none") -> Tensor:
         return self.packed.product(x, self.weight, self.bias, then)
+
+
+class JoinedLinear:
+    """Several linear layers over the same input as one product, whose packed weight is theirs side by side."""
+
+    def __init__(self, layers: tuple[PackedLinear, ...]) -> None:
+        self.layers = layers
+        self._source: tuple[Any, ...] | None = None
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        weights = [layer.weight for layer in self.layers]
+        if not packs(x.dtype) or torch.is_grad_enabled() or any(weight.dtype != x.dtype for weight in weights):
+            return tuple(layer(x) for layer in self.layers)
+        tensors = [*weights, *(layer.bias for layer in self.layers if layer.bias is not None)]
+        source = tuple(map(version, tensors))
+        if source != self._source:
+            with torch.inference_mode(False), torch.no_grad():
+                joined = torch.cat([weight.detach() for weight in weights])
+                self._packed = torch.ops.mkldnn._reorder_linear_weight(joined, None)
+                biases = [layer.bias for layer in self.layers]
+                self._bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
+            self._source, self._held = source, [tensor.detach() for tensor in tensors]
+        rows = x.expand(-1, 2, -1) if x.numel() == x.shape[-1] else x  # one row is summed in another way than several
+        made = torch.ops.mkldnn._linear_pointwise(rows.contiguous(), self._packed, self._bias, "none", [], "none")
+        return made[..., : x.shape[-2], :].split([len(weight) for weight in weights], dim=-1)
+
+
+def version(tensor: Tensor) -> tuple[int, int, torch.dtype]:
+    """What changes when a tensor's values do; while it is held, no other has its address."""
+    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version, tensor.dtype
 
 
 class PackedLogits(TokenLogits):
@@ -147,6 +178,10 @@ class PackedModel(ModelWrapper):
     def plain(self, canvas: Canvas, labels: Tensor | None) -> Tensor:
         return self._original.plain(canvas, labels)
 
+    def at(self, num_tokens: int) -> Self:
+        model = self.model.at(num_tokens)
+        return self.around(model.replace(ops=CPUOps(num_tokens)) if isinstance(model.ops, CPUOps) else model)
+
 
 def twin(part: Any, made: dict[int, Any]) -> Any:
     """A copy of a model's part with packed layers inside; the part itself where there are none.
@@ -166,7 +201,7 @@ def twin(part: Any, made: dict[int, Any]) -> Any:
             copied = dict(zip(part, copies, strict=True)) if type(part) is dict else type(part)(copies)
     elif is_dataclass(part) and not isinstance(part, type):
         changed = changes({field.name: getattr(part, field.name) for field in fields(part)}, made)
-        copied = replace(part, **changed) if changed else part
+        copied = joined(replace(part, **changed)) if changed else part
     elif isinstance(part, nn.Module | Adapter | Head):
         changed = changes(vars(part), made)
         kind = None if hooked(part) else PACKED.get(type(part))
@@ -177,6 +212,15 @@ def twin(part: Any, made: dict[int, Any]) -> Any:
             copied.__dict__.update(vars(part) | changed)
     made[id(part)] = copied
     return copied
+
+
+def joined(view: Any) -> Any:
+    """An attention whose queries, keys and values come from one product, if they came from three alike."""
+    parts = view.project if isinstance(view, AttentionView) else ()
+    alike = len(parts) == 3 and all(type(part) is PackedLinear for part in parts)
+    if not alike or len({part.bias is None for part in parts}) > 1:
+        return view
+    return replace(view, project=(JoinedLinear(parts),))
 
 
 def changes(attributes: dict[str, Any], made: dict[int, Any]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""How good are the images? Features of the Inception network, and the metrics computed from them."""
+"""How good are images and texts? Features of the Inception network, metrics made of them, and judges of text."""

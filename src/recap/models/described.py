@@ -40,18 +40,22 @@ class Rotary:
         width = int(head * self.share)
         rates = 1.0 / self.base ** (torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
         angles = positions[..., None, None] * rates  # (B, M, 1, width / 2)
-        turned = angles.cos(), angles.sin()
+        cos, sin = angles.cos(), angles.sin()
+        if self.pairs == "halves":
+            turned = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+        else:
+            turned = cos.repeat_interleave(2, dim=-1), torch.stack([-sin, sin], dim=-1).flatten(-2)
 
         def apply_rotary(x: Tensor) -> Tensor:
             whole = x.float() if self.precision == "float32" else x
-            cos, sin = (part.to(whole.dtype) for part in turned)
-            part, rest = whole[..., :width], whole[..., width:]
+            cos, sin = (part.to(whole.dtype) for part in turned)  # (B, M, 1, width)
+            part = whole[..., :width]
             if self.pairs == "halves":
-                a, b = part.chunk(2, dim=-1)
-                return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1).to(x.dtype)
-            a, b = part[..., ::2], part[..., 1::2]
-            mixed = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
-            return torch.cat([mixed, rest], dim=-1).to(x.dtype)
+                fellows = part.roll(width // 2, dims=-1)
+            else:
+                fellows = part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+            mixed = torch.addcmul(part * cos, fellows, sin)
+            return (mixed if width == head else torch.cat([mixed, whole[..., width:]], dim=-1)).to(x.dtype)
 
         return apply_rotary
 
@@ -261,7 +265,7 @@ class AttentionView:
 
     def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         made = [layer(x) for layer in self.project]
-        q, k, v = made if len(made) == 3 else made[0].chunk(3, dim=-1)  # (B, M, D) each
+        q, k, v = made if len(made) == 3 else parted(made[0])  # (B, M, D) each
         head = q.shape[-1] // self.num_heads
         for change in (self.q_norm, self.rotate):
             q = q if change is None else by_head(change, q, head)
@@ -271,6 +275,11 @@ class AttentionView:
 
     def proj(self, x: Tensor) -> Tensor:
         return chain(self.out, x)
+
+
+def parted(made: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Queries, keys and values, from one layer for all of them."""
+    return made.chunk(3, dim=-1) if isinstance(made, Tensor) else made
 
 
 def by_head(change: Apply, x: Tensor, head: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -121,6 +122,12 @@ class ModelPipeline:
     @property
     def device(self) -> torch.device:
         return self.model.device
+
+    def with_model(self, model: Adapter) -> Self:
+        """The same pipeline around another model, such as one that is watched; this one stays as it is."""
+        other = copy.copy(self)
+        other.model = model
+        return other
 
     def model_of(self, work: Work) -> Adapter:
         """The model that draws a work."""

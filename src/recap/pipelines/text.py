@@ -84,6 +84,11 @@ class TextPipeline(ModelPipeline):
         """The model without its engine."""
         return cast(TextAdapter, self._plain_model)
 
+    def with_model(self, model: Adapter) -> Self:
+        other = super().with_model(model)
+        other._lengths = {}
+        return other
+
     def model_of(self, work: Work) -> Adapter:
         assert work.start is not None
         length = len(work.start.masked)
