@@ -43,17 +43,13 @@ DECAY = {"tokenizer": 0.0, "text": 0.05}  # of weights
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("tokenizer", "maskgit", "mage", "mar", "text"), help="what to train")
     parser.add_argument(
-        "--data", required=True, help="folder of photos, with a sub-folder for each class; or texts, .txt or .txt.xz"
+        "--data", required=True, help="folder of photos, a sub-folder a class; or texts (.txt, .txt.xz)"
     )
     parser.add_argument("--out", required=True, help="folder for the model and the state of its training")
-    parser.add_argument(
-        "--kind", choices=("kl", "vq", "bpe"), default="kl", help="of the tokenizer: bpe for text (default kl)"
-    )
+    parser.add_argument("--kind", choices=("kl", "vq", "bpe"), default="kl", help="of the tokenizer (default kl)")
     parser.add_argument("--tokenizer", help="folder or name of the tokenizer that a model draws for")
     parser.add_argument("--init", help="folder or name of a trained one to start from")
-    parser.add_argument(
-        "--size", choices=("embedded", "tiny"), default="embedded", help="as the embedded models, or tiny"
-    )
+    parser.add_argument("--size", choices=("embedded", "tiny"), default="embedded", help="default embedded")
     parser.add_argument("--steps", type=int, default=4000, help="steps of the whole run (default 4000)")
     parser.add_argument("--compile", action="store_true", help="compile the parts that repeat (CUDA, photos)")
     parser.add_argument("--muon", action="store_true", help="matrices of the blocks by Muon, the rest by AdamW")
