@@ -23,7 +23,6 @@ from recap.checkpoints.folder import config_from
 from recap.models.mar import MARConfig
 from recap.models.registry import SIZES, TOKENIZER_SIZES, architectures, build, randomize
 from recap.tokenizers.bpe import NAME as TOKENIZER
-from tests.writing import write_model
 
 WIDTH, HEADS = 32, 2
 SMALL: dict[str, Any] = {
@@ -68,8 +67,6 @@ def write_models(home: Path) -> None:
         save_pretrained(net, home / name, **rest)
         if (spelled := weights.HOME / name / TOKENIZER).is_file():
             shutil.copy(spelled, home / name)
-    if not (home / "books").exists():
-        write_model(home / "books", num_tokens=256)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from tests.writing import Chatty, text_pipeline, write_model
 
 SCHEDULE = "5+11:temperature=1.5"
 BODY: dict[str, Any] = {"prompt": ["he said", "the banana"], "num": 2, "gen_length": 16, "seed": 7}
-CALL = {"num_texts": 2, "gen_length": 16, "seed": 7}
+CALL: Any = {"num_texts": 2, "gen_length": 16, "seed": 7}
 
 
 def both(**options: Any) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def test_a_server_without_texts_says_so() -> None:
 
 def test_names_of_calls_are_taken_too() -> None:
     """`block_length` is what `WriteRequest` has for `block`."""
-    same = [{"block": 4}, {"block_length": 4}, {"schedule": "4+4:block=4"}]
+    same: list[dict[str, Any]] = [{"block": 4}, {"block_length": 4}, {"schedule": "4+4:block=4"}]
 
     async def ask(client: httpx.AsyncClient) -> Any:
         bodies = [{"gen_length": 8, "seed": 4, "temperature": 1.5, **one} for one in same]

@@ -57,18 +57,18 @@ def test_both_runs_write_the_texts_of_the_commands_on_show(
         written = [path.read_bytes().decode() for path in sorted((tmp_path / pane).glob("0*.txt"))]
         shown = view.locator(f"[data-pane={pane}] .words").evaluate_all("all => all.map(each => each.textContent)")
         assert shown == [PROMPT + text for text in written]
-    line = view.locator("[data-pane=reused] .timeline")
-    line.focus()
-    line.press("Home")
-    expect(line).to_have_attribute("aria-valuetext", re.compile(r"^Step 1 of 24 · full · 1 token · 1 decoded"))
+    steps = view.locator("[data-pane=reused] .timeline")
+    steps.focus()
+    steps.press("Home")
+    expect(steps).to_have_attribute("aria-valuetext", re.compile(r"^Step 1 of 24 · full · 1 token · 1 decoded"))
     expect(leaves.first.locator(".hole")).to_have_count(23)
-    line.blur()
+    steps.blur()
     expect(leaves.first.locator(".hole")).to_have_count(0)
     view.get_by_role("button", name="Replay").click()
     expect(view.locator(".panes")).not_to_have_attribute("aria-busy", "true", timeout=PATIENCE)
     expect(leaves.first.locator(".hole")).to_have_count(0)
     sent = [request for request in guest.requests if request.url.endswith("/api/write")]
-    assert sent[-1].post_data_json["prompt"] == PROMPT
+    assert f'"prompt":"{PROMPT}"' in (sent[-1].post_data or "")
 
 
 def test_words_are_never_markup(visit: Visit) -> None:

@@ -37,6 +37,7 @@ class ModelPipeline:
     modality: ClassVar[str]
     progress = True
     tokenizer: Any
+    class_names: tuple[str, ...] | None = None
 
     def __init__(self, model: nn.Module | Adapter, selector: Selector | None, batch_size: int) -> None:
         self.model: Adapter = adapt(model)

@@ -43,7 +43,7 @@ class CheckedRequest:
 
     def name_of(self, work: Work) -> str | None:
         """The name of an image's class, where it has one."""
-        names = getattr(self.pipe, "class_names", None)
+        names = self.pipe.class_names
         return None if names is None or work.label is None else names[work.label]
 
     @property
