@@ -42,8 +42,11 @@ def compact(tensors: Mapping[str, Tensor], scales: Mapping[str, Tensor] | None =
     return small if any(key.endswith(SCALE) for key in small) else dict(tensors)
 
 
-def restore(tensors: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
-    """Undo `compact`; tensors that were never made compact come back untouched."""
+def restore(tensors: Mapping[str, Tensor], source: object, mixed: bool = False) -> dict[str, Tensor]:
+    """Undo `compact`; tensors that were never made compact come back untouched.
+
+    `mixed`: they are of a state dict in which others are compact. Without memory, shapes are checked and no values.
+    """
     scales = {key.removesuffix(SCALE): value for key, value in tensors.items() if key.endswith(SCALE)}
     whole = {key: tensor for key, tensor in tensors.items() if not key.endswith(SCALE)}
     if lost := [key for key in scales if key not in whole]:
@@ -60,7 +63,7 @@ def restore(tensors: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
                     f"{tuple(scale.shape)} of {scale.dtype}; expected int8 of two dimensions or more, and one "
                     f"float32 for each of its rows: save or copy the model again"
                 )
-            if not bool((scale.isfinite() & (scale >= 0)).all()):
+            if not scale.is_meta and not bool((scale.isfinite() & (scale >= 0)).all()):
                 raise CheckpointError(
                     f"{source} has {key}{SCALE} with values that are no scales; copy the model again"
                 )
@@ -69,7 +72,7 @@ def restore(tensors: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
             raise CheckpointError(
                 f"{source} has {key} in compact form but not its {key}{SCALE}; save or copy the model again"
             )
-        elif scales and tensor.is_floating_point():
+        elif (scales or mixed) and tensor.is_floating_point():
             whole[key] = tensor.float()
     return whole
 

@@ -18,8 +18,8 @@ import torch
 from recap.bench.measure import BenchRow, ceiling, compared, in_turn, machine, measure, times
 from recap.bench.schedules import LISTS, PAPER_MODELS, checked, listed
 from recap.cli.options import DTYPES, add_batch, add_model, check_device, default_model, pipeline_of
-from recap.core.options import USUAL, SamplingOptions, guidance_scale
-from recap.core.presets import PRESETS
+from recap.core.options import SamplingOptions, guidance_scale
+from recap.core.presets import PRESETS, USUAL
 from recap.engine import ENGINES, check_engine, default_engine
 from recap.models.registry import size_name
 from recap.pipelines import Pipeline
