@@ -80,6 +80,10 @@ class Adapter(ABC):
             )
         return self
 
+    def short(self) -> Self:
+        """The same model at a length at which it can be tried out quickly, if it knows several."""
+        return self
+
     def single_layer(self) -> Self:
         """The same model cut down to one attention layer, where reuse loses nothing."""
         return self.replace(blocks=self.blocks[:1])
@@ -263,6 +267,9 @@ class ModelWrapper(Adapter):
 
     def at(self, num_tokens: int) -> Self:
         return self.around(self.model.at(num_tokens))
+
+    def short(self) -> Self:
+        return self.around(self.model.short())
 
     start = inside("start")
     new_cache = inside("new_cache")

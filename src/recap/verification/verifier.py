@@ -339,7 +339,8 @@ def verify(
 ) -> Report:
     """Check a model, ours or anybody's, exactly: `verify(model).ok` is the acceptance test.
 
-    A model is an adapter or what `recap.wrap` takes; the selector is its own unless another is given.
+    A model is an adapter or what `recap.wrap` takes; the selector is its own unless another is given. One that knows
+    several lengths is checked at a short one.
     """
-    adapter = adapt(model)
+    adapter = adapt(model).short()
     return Report(Verifier(adapter, selector or adapter.selector(), seed, tolerance).run())
