@@ -48,15 +48,16 @@ def switches() -> list[bool]:
 @pytest.fixture
 def _odd_switches() -> Iterator[None]:
     """As LLaDA's constructor leaves them."""
-    before = torch.backends.cuda.mem_efficient_sdp_enabled()
+    before = switches()[SWITCHES.index("mem_efficient")]
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     yield
     torch.backends.cuda.enable_mem_efficient_sdp(before)
 
 
+@pytest.mark.usefixtures("_odd_switches")
 @pytest.mark.parametrize("change", [standin, lora, quantized])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_all_checks_pass_and_the_object_stays_what_it_was(kind: str, change: Any, _odd_switches: None) -> None:
+def test_all_checks_pass_and_the_object_stays_what_it_was(kind: str, change: Any) -> None:
     net = change(kind)
     if change is not standin:
         assert sum(isinstance(part, standins.LoRA | standins.Int8Linear) for part in net.modules()) >= 14

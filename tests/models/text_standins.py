@@ -23,7 +23,7 @@ def turned(x: Tensor, theta: float, single: bool) -> Tensor:
 
 def mixed(q: Tensor, k: Tensor, v: Tensor, heads: int, theta: float, single: bool, mask: Tensor | None) -> Tensor:
     width = q.shape[-1] // heads
-    q, k, v = (part.unflatten(-1, (-1, width)).transpose(1, 2) for part in (q, k, v))
+    q, k, v = (part.view(*part.shape[:2], -1, width).transpose(1, 2) for part in (q, k, v))
     q, k = turned(q, theta, single), turned(k, theta, single)
     k, v = (part.repeat_interleave(heads // part.shape[1], dim=1) for part in (k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
@@ -91,7 +91,8 @@ class LLaDAModelLM(nn.Module):
         self.config, self.model = config, LLaDAStack(config)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
-        parts, bias = self.model.transformer, None
+        parts: Any = self.model.transformer
+        bias = None
         x = parts["emb_drop"](parts["wte"](input_ids))
         if attention_mask is not None and bool((attention_mask == 0).any()):
             lowest = torch.finfo(x.dtype).min

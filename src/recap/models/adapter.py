@@ -34,6 +34,7 @@ class Adapter(ABC):
     config: Any
     head: Head
     blocks: Sequence[Any]
+    knows_lengths: bool = False  # in the place of labels: texts of a batch may then differ in length
     exact_batches: bool = False  # on a CPU: an image has the same bits whatever is drawn beside it, and gains by it
 
     def __init__(self, net: nn.Module, *, refresh_prefix: bool = False) -> None:
@@ -288,3 +289,4 @@ class ModelWrapper(Adapter):
     classes = inside("classes")
     guidable = inside("guidable")
     exact_batches = inside("exact_batches")
+    knows_lengths = inside("knows_lengths")

@@ -32,6 +32,7 @@ class TextAdapter(DescribedAdapter):
     """
 
     config: TextConfig
+    knows_lengths = True
 
     def __init__(self, net: nn.Module, *, refresh_prefix: bool = False) -> None:
         config, blocks = described_config(net)
