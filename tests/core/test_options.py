@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from recap import Ramp, SamplingOptions, preset
 from recap.core.orders import ORDERS
-from recap.core.presets import DIFFUSION, PRESETS, mage, mar, maskgit, maskgit_r
+from recap.core.presets import DIFFUSION, PRESETS, TEXT, mage, mar, maskgit, maskgit_r
 from recap.core.steps import SOLVERS
 
 FULL: dict[str, Any] = {
@@ -74,7 +74,19 @@ def test_text_says_what_was_meant() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "x", "48+", "+16", "48-16", "48:u=3", "48:warmup", "48:warmup=x", "48:warmup=1,warmup=2", "0", "4+9"),
+        *(
+            "",
+            "x",
+            "48+",
+            "+16",
+            "48-16",
+            "48:u=3",
+            "48:warmup",
+            "48:warmup=x",
+            "48:warmup=1,warmup=2",
+            "0",
+            "4+9:chain=2",
+        ),
         *("48:guidance=1/2/3", "48:solver=euler", "48:order=raster", "4:warmup=5", "4:local=2", "48:plain=3"),
     ],
 )
@@ -99,10 +111,13 @@ def test_arguments_join_the_text() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_bare_preset_is_the_published_one(name: str) -> None:
-    for tokens, full, local in ((256, 48, 16), (64, 20, 7)):
+    for tokens, full, local in ((256, 64, 64), (64, 16, 16)) if name in TEXT else ((256, 48, 16), (64, 20, 7)):
         given = SamplingOptions(name, full, local)
         assert given.schedule(tokens) == preset(name, tokens, full=full, local=local)
-    assert SamplingOptions(name).schedule() == preset(name, full=48, local=16)
+    full, local = {"text": (64, 192), "llada": (256, 0), "dream": (256, 0), "informed": (64, 192)}.get(name, (48, 16))
+    if name.startswith("fast-"):
+        full, local = 8, 248
+    assert SamplingOptions(name).schedule() == preset(name, full=full, local=local)
 
 
 def test_what_is_said_reaches_every_step() -> None:
@@ -184,7 +199,10 @@ BAD: list[dict[str, Any]] = [
         {"preset": "mage", **more}
         for more in ({"head_steps": [10, 5]}, {"solver": "ddim"}, {"choice_temperature": -1})
     ),
-    *({"full": 4, **more} for more in ({"local": 5}, {"local": 9, "chain": 2}, {"local": 1.0}, {"warmup": 5})),
+    *(
+        {"full": 4, **more}
+        for more in ({"local": 5, "chain": 1}, {"local": 9, "chain": 2}, {"local": 1.0}, {"warmup": 5})
+    ),
 ]
 
 

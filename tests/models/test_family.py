@@ -89,9 +89,8 @@ def test_records_agree_with_what_they_describe(name: str) -> None:
     family = family_of(SIZES[name])
     adapter = adapt(build(SIZES[name], meta=True))
     assert isinstance(adapter, family.adapter)  # type: ignore[arg-type]
-    assert bool(adapter.classes) == family.conditional
-    assert adapter.guidable == (family.conditional or family.modality == "text")
+    assert adapter.guidable == family.conditional
     assert (type(adapter.head).__name__ == "CategoricalHead") == (family.draws == "ids")
     assert hasattr(adapter.module, "vqgan") == family.tokenizer_inside
-    assert (family.tokenizer_config(SIZES[name]) is not None) == (family.modality == "images")
+    assert (family.tokenizer_config(SIZES[name]) is None) == (family.modality == "text")
     assert family_of(family.tiny(SIZES[name])) is family

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from recap.cli import main
-from recap.core.blocks import blocks
 from recap.core.canvas import Canvas
-from recap.core.selection import BlockOrder
+from recap.core.presets import preset
+from recap.core.selection import InformedOrder
 from recap.pipelines import Pipeline
 from recap.runs import draw
 from recap.runs.works import Work
@@ -84,8 +84,8 @@ def test_images_are_the_same_however_much_memory_there_was(
 def test_images_with_a_threshold_are_drawn_one_at_a_time_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes as many evaluations as it needs, and the loop refuses to wait for others."""
     pipe, kinds = pipeline("maskgit"), list[str]()
-    pipe.selector, pipe.batch_size = BlockOrder(4), 4
-    schedule = blocks(16, 4, cache="dual", threshold=0.25)
+    pipe.selector, pipe.batch_size = InformedOrder(), 4
+    schedule = preset("fast-dllm-dual", 16, full=4, local=12, threshold=0.25)
     alone = [result.tokens for result in draw.draw(pipe, pipe.works(range(5), schedule=schedule, seed=0))]
     crowded = Crowded(4, MemoryError(), monkeypatch)
     pipe.model = Spied(pipe.model, lambda kind, _: kinds.append(kind))

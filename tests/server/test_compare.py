@@ -14,7 +14,8 @@ from recap.bench.pairs import Pairs
 from recap.core.cache import ContextCache
 from recap.core.canvas import Canvas
 from recap.models.adapter import ModelWrapper
-from recap.server.compare import SHARE, VariantRun, in_turn
+from recap.server.compare import SHARE, in_turn
+from recap.server.variants import PictureRun
 from recap.view.pace import DisplayBudget
 from tests.server.served import compared, few, pngs, served
 from tests.tiny import FAMILIES
@@ -143,7 +144,7 @@ def test_a_clock_counts_the_run_and_nothing_else(family: str) -> None:
     works = pipe.works([1, 2], schedule="4+3", seed=0)
     clock = lambda: time[0]  # noqa: E731
     pairs = Pairs(clock, ["reused"])
-    run = VariantRun("reused", works, pipe, pairs, DisplayBudget(share=SHARE, clock=clock))
+    run = PictureRun("reused", works, pipe, pairs, DisplayBudget(share=SHARE, clock=clock))
     events = list(in_turn([run], pairs))
     assert run.seconds == 2 * (7 + 10)
     assert [event["seconds"] for event in events if event["event"] == "image"] == [17, 34]
@@ -161,9 +162,9 @@ def test_pictures_take_no_more_than_their_share(cost: float) -> None:
     works = pipe.works([1] * 8, schedule="8", seed=0)
     budget = DisplayBudget(share=SHARE, clock=lambda: time[0])
     pairs = Pairs(budget.clock, ["plain"])
-    for event in in_turn([VariantRun("plain", works, pipe, pairs, budget)], pairs):
+    for event in in_turn([PictureRun("plain", works, pipe, pairs, budget)], pairs):
         shown += event["event"] == "frame" and event["picture"] is not None
         assert cost * shown <= SHARE * time[0] + cost
     assert shown >= min(8 * 7, max(1, int(8 * 8 * SHARE / cost) - 1))
-    unseen = in_turn([VariantRun("plain", works, pipe, pairs, budget, watched=lambda: False)], pairs)
+    unseen = in_turn([PictureRun("plain", works, pipe, pairs, budget, watched=lambda: False)], pairs)
     assert all(event["picture"] is None for event in unseen if event["event"] == "frame")

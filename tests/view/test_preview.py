@@ -88,7 +88,7 @@ def test_pictures_fit_every_terminal(columns: int, lines: int, count: int) -> No
     side = screen.side(count)
     assert side == 0 or MIN_SIDE <= side <= MAX_SIDE
     if side:
-        screen.pictures = [Image.new("RGB", (side, side))] * count
+        screen.seen = [Image.new("RGB", (side, side))] * count
         screen.add_task("text" * 100)
         (*shown, _) = screen.pages[-1]
         assert len(shown) == side // 2 < lines - 1

@@ -1,4 +1,4 @@
-"""Plain decoding and reuse in turn, image by image, so that a busy machine is as slow for one as for the other."""
+"""Plain decoding and reuse in turn, one by one, so that a busy machine is as slow for one as for the other."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from PIL import Image
-
 from recap.bench.timing import synchronized_time
-from recap.pipelines import Pipeline
+from recap.pipelines.base import ModelPipeline as Pipeline
 from recap.runs.draw import StepObserver, draw, fewest_together
 from recap.runs.works import Done, Failed, Work
 from recap.view.sheet import MAX_COLUMNS
@@ -100,13 +98,13 @@ class Pairs:
 
 
 class DrawInTurn:
-    """Draws works with reuse, and for each of them the same image without."""
+    """Draws works with reuse, and for each of them the same without."""
 
     def __init__(self, pipe: Pipeline, plain: Sequence[Work], setup: Sequence[Work]) -> None:
         """`setup` is drawn before the first pair, so that none pays for what is set up once."""
         self.plain, self.setup = {work.index: work for work in plain}, setup
         self.pairs = Pairs(partial(synchronized_time, pipe.device))
-        self.images: dict[str, dict[int, Image.Image]] = {way: {} for way in WAYS}  # the first ones, by their index
+        self.answers: dict[str, dict[int, Any]] = {way: {} for way in WAYS}  # the first ones, by their index
 
     def __call__(
         self, pipe: Pipeline, works: Sequence[Work], observer: StepObserver | None
@@ -120,9 +118,9 @@ class DrawInTurn:
             for way in self.pairs.begin():
                 with self.pairs.timed(way):
                     made[way] = list(draw(pipe, asked[way], observer if way == "reused" else None))
-                kept = self.images[way]
+                kept = self.answers[way]
                 done = [result for result in made[way] if isinstance(result, Done)]
-                kept |= {result.work.index: result.image for result in done[: MAX_COLUMNS - len(kept)]}
+                kept |= {result.work.index: pipe.answer(result) for result in done[: MAX_COLUMNS - len(kept)]}
             for result in made["plain"]:
                 if isinstance(result, Failed):
                     raise FloatingPointError(f"drawn plainly, {result}")

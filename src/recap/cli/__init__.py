@@ -10,12 +10,14 @@ from importlib import import_module
 
 from recap.core.memory import is_out_of_memory
 from recap.runs.ranks import Stopped, launched_world
+from recap.view.printable import printable
 
 SHARED = ("sample", "evaluate")  # commands that several processes can run together
 MAX_MESSAGE = 2000  # characters; a message may quote a file that has no end
 COMMANDS = (
     "sample",
     "edit",
+    "write",
     "studio",
     "serve",
     "evaluate",
@@ -81,7 +83,7 @@ def one_line(error: BaseException) -> str:
     """A message on one line: lists within commas, and nothing in it that would move a terminal's cursor."""
     text = re.sub(r":\n\s+", ": ", str(error).strip())
     text = re.sub(r"\s*\n\s+", ", ", text).replace("\n", "; ")
-    text = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    text = printable(text)
     if len(text) > MAX_MESSAGE:
         text = f"{text[:MAX_MESSAGE]} ... ({len(text) - MAX_MESSAGE:,} more characters; --debug shows all)"
     return text or type(error).__name__

@@ -19,7 +19,7 @@ from recap.bench.measure import BenchRow, ceiling, compared, in_turn, machine, m
 from recap.bench.schedules import LISTS, PAPER_MODELS, checked, listed
 from recap.cli.options import DTYPES, add_batch, add_model, check_device, default_model, pipeline_of
 from recap.core.options import SamplingOptions, guidance_scale
-from recap.core.presets import PRESETS, USUAL
+from recap.core.presets import PRESETS
 from recap.engine import ENGINES, check_engine, default_engine
 from recap.models.registry import size_name
 from recap.pipelines import Pipeline
@@ -89,7 +89,7 @@ def job_of(name: str, args: argparse.Namespace) -> tuple[SamplingOptions, list[S
         schedules += listed(args.list, size, pipe.options.preset or "", pipe.model.num_tokens)
     if not schedules:
         own = pipe.options
-        full, local = USUAL if own.full is None else (own.full, own.local or 0)
+        full, local = own.evaluations(pipe.model.num_tokens)
         schedules = [SamplingOptions(full=full, local=local, warmup=own.warmup)]
         schedules.append(SamplingOptions(full=full + local, local=0))
     return pipe.options, checked(pipe, schedules)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from recap import weights
+from recap.core.blocks import ROWS
 from recap.core.options import SamplingOptions, guidance_scale, head_steps, truth
 from recap.core.orders import ORDERS
-from recap.core.presets import PRESETS
-from recap.core.steps import SOLVERS
+from recap.core.presets import PRESETS, TEXT
+from recap.core.steps import CONFIDENCE, SOLVERS
 from recap.engine import ENGINES
-from recap.models.registry import build, randomize, size_name
-from recap.pipelines import Pipeline
+from recap.models.registry import build, family_of, randomize, size_name
+from recap.pipelines import Pipeline, TextPipeline
 from recap.pipelines.inputs import RANDOM, find_classes, planned_labels, random_labels, read_labels
 from recap.pipelines.loading import find_model, find_parts
 from recap.planning.memory import size_of
@@ -26,7 +28,31 @@ SHORT_RUN = SamplingOptions(full=12, local=4)  # of random weights: enough to se
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """How to sample, in the words of `SamplingOptions`; what is left out is the model's own."""
     group = parser.add_argument_group("sampling, where it is not to be the model's own")
-    group.add_argument("--preset", choices=PRESETS, help="published setting to follow")
+    _add_evaluations(group, [name for name in PRESETS if name not in TEXT])
+    group.add_argument("--choice-temperature", type=float, metavar="T", help="temperature of the choice of positions")
+    group.add_argument(
+        "--head-steps", type=head_steps, metavar="S", help="diffusion steps, or FULL/LOCAL after either evaluation"
+    )
+    group.add_argument("--solver", choices=SOLVERS, help="how a diffusion head takes its steps")
+    _add_choice(group)
+
+
+def add_writing(parser: argparse.ArgumentParser) -> None:
+    """How to write text, likewise."""
+    group = parser.add_argument_group("sampling, where it is not to be the model's own")
+    _add_evaluations(group, list(TEXT))
+    group.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
+    group.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens of probability P")
+    group.add_argument("--block", type=int, metavar="N", help="write blocks of N tokens from left to right")
+    group.add_argument("--rows", choices=ROWS, help="what local evaluations recompute (default target)")
+    group.add_argument("--threshold", type=float, metavar="P", help="commit every token that is at least this sure")
+    group.add_argument("--confidence", choices=CONFIDENCE, help="what it means to be sure of a token")
+    _add_choice(group)
+
+
+def _add_evaluations(group: Any, presets: Sequence[str]) -> None:
+    """Options that mean the same for images and texts."""
+    group.add_argument("--preset", choices=presets, help="published setting to follow")
     group.add_argument(
         "--schedule", metavar="T+T'", help="full and local evaluations and maybe more: 64, 48+16, 48+16:warmup=32"
     )
@@ -36,11 +62,10 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--chain", type=int, metavar="C", help="local evaluations that a group may have (default 1)")
     group.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START/END")
     group.add_argument("--temperature", type=float, metavar="T", help="temperature of the draws")
-    group.add_argument("--choice-temperature", type=float, metavar="T", help="temperature of the choice of positions")
-    group.add_argument(
-        "--head-steps", type=head_steps, metavar="S", help="diffusion steps, or FULL/LOCAL after either evaluation"
-    )
-    group.add_argument("--solver", choices=SOLVERS, help="how a diffusion head takes its steps")
+
+
+def _add_choice(group: Any) -> None:
+    """Which positions come first, and how many are looked at."""
     group.add_argument("--order", choices=ORDERS, help="where to decode first")
     about = "rows of a target set, as a multiple of what its group commits (default 1, informed 2)"
     group.add_argument("--target", type=float, metavar="M", help=about)
@@ -48,9 +73,9 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--coupled", type=truth, metavar="true|false", help=about)
 
 
-def add_batch(parser: argparse.ArgumentParser, usual: int = 8, **more: Any) -> None:
+def add_batch(parser: argparse.ArgumentParser, usual: int = 8, noun: str = "image", **more: Any) -> None:
     """How many at a time, and how much memory that may take."""
-    about = f"images at a time, or auto: as many as free memory allows (default {usual})"
+    about = f"{noun}s at a time, or auto: as many as free memory allows (default {usual})"
     given = {"default": usual, **more}
     parser.add_argument("--batch", type=batch_size, metavar="N", help=about, **given)
     about = "take fewer at a time if their cache would need more, for example 2GB"
@@ -129,20 +154,32 @@ def check_device(name: str) -> None:
         raise ValueError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
 
 
-def default_model() -> str:
-    name = weights.default()
+def default_model(modality: str = "images") -> str:
+    name = weights.default(modality)
     if name is None:
-        raise ValueError("no model comes with this package; name a folder or a published size with --model")
+        raise ValueError(f"no model of {modality} comes with this package; name one with --model")
     return name
 
 
 def pipeline_of(args: argparse.Namespace) -> tuple[Pipeline, str]:
     """The pipeline for a command's model, and its name for people; published sizes get random weights."""
-    name = args.model or default_model()
+    pipe, name = any_pipeline_of(args, "images")
+    assert isinstance(pipe, Pipeline)
+    return pipe, name
+
+
+def any_pipeline_of(args: argparse.Namespace, modality: str | None = None) -> tuple[Pipeline | TextPipeline, str]:
+    """Likewise for a model of images or of text, or of either where it is all the same."""
+    name = args.model or default_model(modality or "images")
     check_device(args.device)
     folder = find_model(name)
     parts = find_parts(folder or name, lambda config: randomize(build(config), args.seed), shrink=args.tiny)
-    pipe = Pipeline.from_parts(parts, name)
+    kind = family_of(parts.net).modality
+    if modality not in (None, kind):
+        text = kind == "text"
+        does, command = ("writes text", "recap write") if text else ("draws images", "recap sample")
+        raise ValueError(f"{name} {does}, which is for `{command}`; this command takes models of {modality}")
+    pipe = (TextPipeline if kind == "text" else Pipeline).from_parts(parts, name)
     if folder is None:
         pipe.options = pipe.options.override(SHORT_RUN)
         name = f"{size_name(name)}{' (tiny)' if args.tiny else ''}, random weights"

@@ -93,15 +93,15 @@ def run(args: argparse.Namespace) -> int:
         gain = f", {speedup.factor}" if speedup.clear else ""
         titles = {"plain": f"plain {steps} steps: {plain_seconds:.1f} s"}
         titles["reused"] = f"reused {schedule}: {taken:.1f} s{gain}"
-        rows = {titles[way]: list(made.values()) for way, made in turns.images.items()}
+        rows = {titles[way]: list(made.values()) for way, made in turns.answers.items()}
         equal = 0 if speedup.median is None else round(steps / speedup.median)  # plain steps that take as long
         if 0 < equal < steps:
             asked = replace(pipe.options_for(options).plain(), full=equal)
             same = pipe.works(labels, num if labels is None else None, asked, seed=args.seed)
-            drawn = draw(pipe, [work for work in same if work.index in turns.images["plain"]])
+            drawn = draw(pipe, [work for work in same if work.index in turns.answers["plain"]])
             rows[f"plain {equal} steps, in equal time"] = [one.image for one in drawn if isinstance(one, Done)]
         with atomic_write(target) as file:
-            comparison(rows, names and [names[index] for index in turns.images["plain"]]).save(file, "PNG")
+            comparison(rows, names and [names[index] for index in turns.answers["plain"]]).save(file, "PNG")
         print(f"plain decoding in as many steps took {plain_seconds:.2f} s: reuse is {speedup} -> {target}")
         said["compare"] = {"full": steps, "seconds": plain_seconds, "speedup": speedup.json(), "equal_time": equal}
     write_json(folder.path / RECORD, said)

@@ -1,7 +1,7 @@
-"""Serve models over HTTP: sampling and editing, the requests of different clients drawn together.
+"""Serve models over HTTP: images and text, the requests of different clients drawn together.
 
-Image i of a seed is the same whoever else asks. Set RECAP_TOKEN in the environment to ask for a bearer token. Ends on
-SIGTERM or Ctrl-C when accepted work is finished. Needs the extra `serve`.
+Image or text i of a seed is the same whoever else asks. Set RECAP_TOKEN in the environment to ask for a bearer token.
+Ends on SIGTERM or Ctrl-C when accepted work is finished. Needs the extra `serve`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from recap.cli.options import add_model, add_running, pipeline_of
-from recap.pipelines import Pipeline
+from recap.cli.options import add_model, add_running, any_pipeline_of
+from recap.pipelines import Pipeline, TextPipeline
 from recap.server.limits import Limits
 
 TOKEN = "RECAP_TOKEN"
@@ -89,11 +89,11 @@ def start(
     return 0
 
 
-def loaded(args: argparse.Namespace, models: Sequence[str | None]) -> dict[str, Pipeline]:
+def loaded(args: argparse.Namespace, models: Sequence[str | None]) -> dict[str, Pipeline | TextPipeline]:
     """Pipelines by the names of their folders; where they lie is nobody's business."""
-    found: dict[str, Pipeline] = {}
+    found: dict[str, Pipeline | TextPipeline] = {}
     for model in dict.fromkeys(models):
-        pipe, shown = pipeline_of(argparse.Namespace(**{**vars(args), "model": model}))
+        pipe, shown = any_pipeline_of(argparse.Namespace(**{**vars(args), "model": model}))
         name = Path(shown).resolve().name
         if name in found:
             raise ValueError(f"two models are called {name!r}; name each once, by folders of different names")

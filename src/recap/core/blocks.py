@@ -71,7 +71,7 @@ def text(
         done, end = 0, first + size
         for length in lengths:
             part, sizes_left = sizes[:length], sizes[length:]
-            made = [Step(count, until=ahead + end, **step) for count in part]
+            made = [Step(count, until=ahead + end if block else 0, **step) for count in part]
             if lead and not done:
                 made[0] = Step(part[0], until=ahead + first + part[0], **step)
             held = sum(part)

@@ -132,7 +132,7 @@ class SamplingOptions:
         This is the one rule for a model's own numbers of evaluations; numbers that somebody gave are kept.
         """
         whole = known + tokens
-        full, local = self._evaluations(whole)
+        full, local = self.evaluations(whole)
         full = min(-(-full * tokens // whole), tokens)
         local = min(round(local * tokens / whole), full * (self.chain or 1), tokens - full)
         warmup = None if self.warmup is None else min(self.warmup * tokens // whole, full)
@@ -140,14 +140,14 @@ class SamplingOptions:
 
     def plain(self, tokens: int = 256) -> Self:
         """The same options without reuse, with as many sub-steps."""
-        full, local = self._evaluations(tokens)
+        full, local = self.evaluations(tokens)
         return replace(self, full=full + local, local=0, warmup=None, chain=None)
 
     def schedule(self, tokens: int = 256, known: int = 0) -> Schedule:
         """The schedule that decodes `tokens` of an image, of which `known` others are there before."""
         if self.preset is None:
             raise ValueError(f"{self} name no preset; put them over a model's own options, or say preset=...")
-        full, local = self._evaluations(tokens)
+        full, local = self.evaluations(tokens)
         values = {name: value for name, value in self._said().items() if name not in ("preset", "order")}
         if self.selector_name == "informed" and local and self.preset not in BLOCKWISE:
             values = {"target": 2.0, "coupled": True} | values
@@ -160,7 +160,7 @@ class SamplingOptions:
         """Where to decode first, if these options or their preset say so; else it is for the model to say."""
         return self.order or usual_order(self.preset)
 
-    def _evaluations(self, tokens: int) -> tuple[int, int]:
+    def evaluations(self, tokens: int) -> tuple[int, int]:
         """Full and local ones; a number of full ones alone means none that are local."""
         full, local = usual_evaluations(self.preset, tokens, self.block) if self.full is None else (self.full, 0)
         return full, local if self.local is None else self.local

@@ -78,6 +78,11 @@ def dream(tokens: int = 256, **given: Any) -> Schedule:
 
 def fast_dllm(tokens: int = 256, rows: str = "target", **given: Any) -> Schedule:
     """Fast-dLLM: a full evaluation opens a block, and local ones of the block, or of all behind too, choose anew."""
+    if tokens % given["full"]:
+        raise ValueError(
+            f"{given['full']} full evaluations open as many blocks, but {tokens} tokens do not divide into so many; "
+            f"use a divisor of {tokens}"
+        )
     return text(tokens, **{"temperature": 0.0, "rows": rows, "block": tokens // given["full"], **given})
 
 
@@ -85,6 +90,11 @@ def fast_dream(tokens: int = 256, **given: Any) -> Schedule:
     """Fast-dLLM on Dream: the full evaluation takes the first token of its block, whatever the others are."""
     rule = {"confidence": "entropy", "counts": led_counts} if given.get("threshold") is None else {}
     return fast_dllm(tokens, **{**rule, "lead": True, **given})
+
+
+def informed(tokens: int = 256, **given: Any) -> Schedule:
+    """Text whose local evaluations choose anew, in target sets of twice the size, with coupled draws."""
+    return text(tokens, **({"target": 2.0, "coupled": True} if given.get("local") else {}) | given)
 
 
 def interpolated(table: Mapping[int, float], steps: int) -> float:
@@ -105,7 +115,7 @@ TEXT: dict[str, Callable[..., Schedule]] = {
     "fast-dllm-dual": fast_dllm,
     "fast-dream-prefix": partial(fast_dream, rows="rest"),
     "fast-dream-dual": fast_dream,
-    "informed": written,
+    "informed": informed,
 }
 ORDER_OF = {"text": "random", "llada": "confidence", "dream": "confidence"}  # of other presets of text: informed
 BLOCKWISE = tuple(name for name in TEXT if name.startswith("fast-"))  # whose groups are whole blocks

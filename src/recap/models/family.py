@@ -48,7 +48,7 @@ class Family(Architecture):
     title: str  # as people write it
     adapter: Callable[..., Adapter]
     draws: Literal["ids", "latents"]
-    conditional: bool  # on classes
+    conditional: bool  # on classes, or on what was written before
     preset: str  # the published schedule that suits it
     modality: Literal["images", "text"] = "images"
     # the configuration of the tokenizer that belongs to a network; that of text is no network

@@ -18,9 +18,9 @@ from recap.core.protocols import Releasable, Selector
 from recap.core.schedule import Schedule
 from recap.engine import default_engine, noise_with, with_engine
 from recap.models.adapter import Adapter, ModelWrapper
-from recap.models.registry import adapt, build, family_of, usual_preset
+from recap.models.registry import Config, adapt, build, family_of, usual_preset
 from recap.pipelines.loading import Parts, blank_net, find_model, find_parts, read_parts
-from recap.runs.works import Work
+from recap.runs.works import Done, Work
 
 BATCH = 8  # drawn together where nothing else is said
 Asked = str | SamplingOptions | Schedule  # how a run is to be sampled
@@ -35,6 +35,7 @@ class ModelPipeline:
 
     modality: ClassVar[str]
     progress = True
+    tokenizer: Any
 
     def __init__(self, model: nn.Module | Adapter, selector: Selector | None, batch_size: int) -> None:
         self.model: Adapter = adapt(model)
@@ -125,10 +126,19 @@ class ModelPipeline:
         """The model that draws a work."""
         return self.model
 
+    def sized(self, tokens: int) -> Config:
+        """The sizes of the model where it draws so many tokens."""
+        config: Config = self.model.config
+        return config
+
+    def answer(self, result: Done) -> Any:
+        """What a caller is given of a finished work: a picture, or a text."""
+        raise NotImplementedError
+
     def encode(self, images: Any) -> Tensor:
         """Tokens of what a run begins with, where it has none yet."""
         raise NotImplementedError
 
     def decode(self, tokens: Tensor, output_type: str = "pil") -> Any:
-        """What is shown of tokens in raster order, where it is not the tokens."""
+        """What is shown of tokens in raster order: pictures; of text, nothing but the tokens."""
         raise NotImplementedError

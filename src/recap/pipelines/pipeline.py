@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from recap.checkpoints import CheckpointError, save_pretrained
@@ -23,7 +24,7 @@ from recap.pipelines.editing import starts_of, tokens_of, variation
 from recap.pipelines.inputs import Generators, Labels, batch_of, find_class, generators_of, labels_of
 from recap.pipelines.loading import Parts, check_pair
 from recap.pipelines.output import Output, collect, frames
-from recap.runs.works import Start, Work
+from recap.runs.works import Done, Start, Work
 from recap.tokenizers import VQGAN
 from recap.view.frames import Frame
 from recap.view.images import Picture
@@ -239,6 +240,9 @@ class Pipeline(ImageCodec, ModelPipeline):
         if len({work.schedule for work in works}) > 1:
             raise ValueError("these images begin with different numbers of known tokens; stream them one by one")
         return frames(self, works)
+
+    def answer(self, result: Done) -> Image.Image:
+        return result.image
 
     def label(self, name: str) -> int:
         """The number of a class by its name, or by a part of it that only one class has."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack, cast
+from typing import Any, Self, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,72 +15,19 @@ from recap.core.options import SamplingOptions
 from recap.core.schedule import Schedule
 from recap.core.start import check_fit
 from recap.models.adapter import Adapter
+from recap.models.registry import Config
 from recap.models.text import TextAdapter
 from recap.pipelines.base import BATCH, Asked, ModelPipeline
 from recap.pipelines.inputs import Generators, generators_of
 from recap.pipelines.loading import Parts
 from recap.pipelines.output import Call, frames
+from recap.pipelines.prompts import Message, WriteRequest, changes, chats_of, check_tokenizer, encoded, rows_of
+from recap.pipelines.written import TextFrame, TextOutput
 from recap.runs.draw import draw
-from recap.runs.works import NOT_FINITE, Failed, Start, Work
-from recap.view.frames import Frame, TokenState
+from recap.runs.works import NOT_FINITE, Done, Failed, Start, Work
 
-Message = Mapping[str, str]
 LENGTH = 128  # tokens that are written, where nothing else is said
 BUCKET = 64  # where texts are computed together, each is filled up to a multiple of this
-HOLE = "░"  # stands for a token that is not written yet
-
-
-class WriteRequest(TypedDict, total=False):
-    """What every way of writing takes; names are those of diffusers where they mean the same.
-
-    prompt: a text, or a list of them; masks in it, as the tokenizer spells them, are filled in as well. messages:
-    a chat, or a list of them, for the tokenizer's template. input_ids: ids in their place, one row or a list of rows,
-    of which `attention_mask` leaves out what fills them up. gen_length: tokens to write behind the prompt. num_texts:
-    answers to each prompt. schedule: how, as text ("64+192", ":preset=fast-dllm-dual,threshold=0.9"), options, or a
-    `Schedule`; block_length, temperature, top_k, top_p, threshold and guidance change it. With guidance the other
-    branch has masks in the place of the prompt; 1 + LLaDA's cfg_scale means the same. eos_early_stop: what follows
-    the end of a text is not computed, and not shown. generator, seed: the randomness, as for images.
-    """
-
-    messages: Sequence[Message] | Sequence[Sequence[Message]] | None
-    input_ids: Tensor | Sequence[int] | Sequence[Sequence[int]] | None
-    attention_mask: Tensor | None
-    gen_length: int | None
-    num_texts: int
-    schedule: Asked | None
-    block_length: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    threshold: float | None
-    guidance: float | None
-    eos_early_stop: bool
-    generator: Generators | None
-    seed: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class TextOutput:
-    """What a call returns: texts, the ids that were written, and what was run.
-
-    Texts and sequences are what follows the prompt, or all of it where there were masks in the prompt; behind its end
-    a sequence has only ends.
-    """
-
-    texts: list[str] | None
-    sequences: list[Tensor]
-    schedules: tuple[Schedule, ...]
-
-    @property
-    def schedule(self) -> Schedule:
-        """How the first text was written."""
-        return self.schedules[0]
-
-    def __repr__(self) -> str:
-        count, lengths = len(self.sequences), [len(ids) for ids in self.sequences]
-        evaluations = " and ".join(dict.fromkeys(map(str, self.schedules)))
-        tokens = f"{min(lengths)}" + (f" to {max(lengths)}" if max(lengths) > min(lengths) else "")
-        return f"<TextOutput: {count} text{'s' * (count != 1)} of {tokens} tokens, {evaluations} evaluations>"
 
 
 class TextPipeline(ModelPipeline):
@@ -209,6 +155,7 @@ class TextPipeline(ModelPipeline):
                     start,
                     None if options is None else options.block,
                     stop,
+                    noun="text",
                 )
             )
         return works
@@ -251,7 +198,7 @@ class TextPipeline(ModelPipeline):
         """The ids that a sequence has, of all tokens of a work in raster order; what follows an end is ends."""
         assert work.start is not None
         masked, length = work.start.masked.to(tokens.device), work.label or len(tokens)
-        begin = self._begin(work)
+        begin = self.begins(work)
         ids = tokens[:length].clone()
         if work.stop is not None:
             ends = ((ids == work.stop) & masked[:length]).long().cumsum(0)
@@ -263,9 +210,23 @@ class TextPipeline(ModelPipeline):
         if self.tokenizer is None:
             return None
         listed = ids.tolist()
-        if work.stop in listed and self._begin(work):
+        if work.stop in listed and self.begins(work):
             listed = listed[: listed.index(work.stop)]
         return str(self.tokenizer.decode(listed, skip_special_tokens=True))
+
+    def answer(self, result: Done) -> str | None:
+        return self.text_of(result.work, self.written(result.work, result.tokens))
+
+    def decode(self, tokens: Tensor, output_type: str = "pil") -> None:
+        return None
+
+    def sized(self, tokens: int) -> Config:
+        return self.language.at(tokens).config
+
+    @property
+    def chats(self) -> bool:
+        """Whether the tokenizer has a template for messages."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
 
     def need_tokenizer(self) -> Any:
         """The tokenizer, where nothing goes without."""
@@ -273,7 +234,7 @@ class TextPipeline(ModelPipeline):
             raise ValueError('this pipeline has no tokenizer; give it one, or input_ids= and output_type="ids"')
         return self.tokenizer
 
-    def _begin(self, work: Work) -> int:
+    def begins(self, work: Work) -> int:
         """Where a sequence begins: behind the prompt, or at its beginning where there were masks in it."""
         assert work.start is not None
         masked = work.start.masked[: work.label or len(work.start.masked)]
@@ -311,7 +272,7 @@ class TextPipeline(ModelPipeline):
 
     def _chat(self, messages: Sequence[Message]) -> list[int]:
         tokenizer = self.need_tokenizer()
-        if not getattr(tokenizer, "chat_template", None):
+        if not self.chats:
             raise ValueError("this model's tokenizer has no chat template; give a prompt= instead of messages=")
         text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
         return encoded(tokenizer, text, special=False)
@@ -343,95 +304,4 @@ class TextPipeline(ModelPipeline):
         return (
             f"<TextPipeline: {type(model.module).__name__}, up to {model.longest} tokens, {tokenizer}; "
             f"{dtype} on {self.device}, engine {self.engine}; options {self.options}>"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TextFrame:
-    """Texts after one sub-step; `states` (B, N) say what each token is, as for images."""
-
-    frame: Frame
-    works: tuple[Work, ...]
-    pipe: TextPipeline
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts so far, with a sign for every token that is not written yet."""
-        return ["".join(text for text, _ in pieces) for pieces in self.pieces]
-
-    @property
-    def pieces(self) -> list[list[tuple[str, TokenState]]]:
-        """Each text as runs of tokens that are alike: drawn just now, drawn before, given, or not written yet."""
-        tokenizer, shown = self.pipe.need_tokenizer(), []
-        for work, ids, states in zip(self.works, self.frame.tokens, self.frame.states, strict=False):
-            begin, end = self.pipe._begin(work), work.label or len(ids)
-            runs: list[tuple[TokenState, list[int]]] = []
-            for token, state in zip(ids[begin:end].tolist(), states[begin:end].tolist(), strict=True):
-                if not runs or runs[-1][0] != state:
-                    runs.append((TokenState(state), []))
-                runs[-1][1].append(token)
-            shown.append(
-                [
-                    (HOLE * len(run) if state <= TokenState.TARGET else str(tokenizer.decode(run)), state)
-                    for state, run in runs
-                ]
-            )
-        return shown
-
-    def __repr__(self) -> str:
-        return repr(self.frame).replace("image", "text")
-
-
-def changes(asked: WriteRequest) -> SamplingOptions:
-    """What single arguments change in the options."""
-    names = {"block_length": "block", **{n: n for n in ("temperature", "top_k", "top_p", "threshold", "guidance")}}
-    values = {option: asked.get(name) for name, option in names.items()}
-    return SamplingOptions(**{name: value for name, value in values.items() if value is not None})  # type: ignore[arg-type]
-
-
-def rows_of(ids: Any, attention_mask: Tensor | None) -> list[list[int]]:
-    """Rows of ids, without those that fill them up."""
-    if isinstance(ids, Tensor):
-        ids = ids.tolist()
-    rows = [ids] if ids and isinstance(ids[0], int) else list(ids)
-    if not rows or any(not isinstance(token, int) or isinstance(token, bool) for row in rows for token in row):
-        raise ValueError(f"input_ids are {ids!r:.80}; expected a row of integers, or a list of rows")
-    if attention_mask is None:
-        return [list(row) for row in rows]
-    kept = torch.as_tensor(attention_mask).tolist()
-    kept = [kept] if kept and not isinstance(kept[0], list) else kept
-    if [len(row) for row in kept] != [len(row) for row in rows]:
-        raise ValueError("attention_mask and input_ids differ in shape; give a 0 or a 1 for each id")
-    return [
-        [token for token, keep in zip(row, keeps, strict=True) if keep] for row, keeps in zip(rows, kept, strict=True)
-    ]
-
-
-def chats_of(messages: Sequence[Any]) -> list[Sequence[Message]]:
-    """One chat, or several."""
-    chats = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
-    for chat in chats:
-        if not chat or not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in chat):
-            raise ValueError(
-                f"messages are {messages!r:.80}; expected a list of {{'role': 'user', 'content': '...'}}"
-            )
-    return chats
-
-
-def encoded(tokenizer: Any, text: str, special: bool = True) -> list[int]:
-    """The ids of a text; masks and other specials that are spelled out in it count as such."""
-    if hasattr(tokenizer, "apply_chat_template"):  # of transformers
-        return list(tokenizer.encode(text, add_special_tokens=special))
-    return list(tokenizer.encode(text, specials=True))
-
-
-def check_tokenizer(tokenizer: Any, model: TextAdapter) -> None:
-    """Refuse a tokenizer that is not the model's."""
-    if tokenizer is None:
-        return
-    if missing := [name for name in ("encode", "decode") if not hasattr(tokenizer, name)]:
-        raise ValueError(f"{type(tokenizer).__name__} has no {missing[0]}(); give a tokenizer")
-    if len(tokenizer) > model.config.codes:
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer)} ids but the model {model.config.codes}; give its own tokenizer"
         )

@@ -17,7 +17,7 @@ from recap.core.schedule import Schedule
 from recap.tokenizers import KLVAEConfig, VQGANConfig
 
 if TYPE_CHECKING:
-    from recap.pipelines import Pipeline
+    from recap.pipelines import Pipeline, TextPipeline
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
     f"{letter}i": 2 ** (10 * power) for power, letter in enumerate("kmgt", start=1)
@@ -125,7 +125,7 @@ def largest_batch(predicted: Callable[[int], Memory], limit: int, *, cache_limit
 
 
 def choose_batch(
-    pipe: Pipeline,
+    pipe: Pipeline | TextPipeline,
     schedule: Schedule,
     asked: int | str,
     num: int,
@@ -142,7 +142,7 @@ def choose_batch(
     tokenizer = pipe.tokenizer.config if decoded and pipe.tokenizer is not None else None
     predicted = partial(  # the weights are there already
         predict,
-        pipe.model.config,
+        pipe.sized(schedule.known + schedule.tokens),
         schedule,
         weights=0,
         dtype=pipe.model.dtype,

@@ -120,7 +120,7 @@ def _batch(
             observer.step(works, step, canvas)
         if cancelled is not None and all(map(cancelled, works)):
             return []
-        if works[0].stop is not None and all_ended(canvas, works[0].stop):
+        if ended(works, canvas):
             break
     return finish(pipe, works, canvas.raster(), canvas.finite, decode)
 
@@ -145,8 +145,10 @@ def begin(pipe: Pipeline, works: Sequence[Work], size: int) -> Iterator[Canvas]:
     )
 
 
-def all_ended(canvas: Canvas, stop: int) -> bool:
-    """Whether every text has an end that was written, with nothing left to write before it."""
+def ended(works: Sequence[Work], canvas: Canvas) -> bool:
+    """Whether every text has an end that was written, with nothing left to write before it; images go on."""
+    if (stop := works[0].stop) is None:
+        return False
     written = torch.arange(canvas.size, device=canvas.order.device) >= canvas.known
     ends = (canvas.tokens == stop) & written
     ends[:, canvas.decoded :] = False

@@ -13,9 +13,9 @@ import sys
 import time
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 from PIL import Image
@@ -30,10 +30,10 @@ if sys.platform != "win32":  # which has no such locks; there nothing is locked
     import fcntl
 
 MANIFEST, RECORD, SHARDS, LOCK = "manifest.json", "run.json", "shards", ".lock"
-DRAFT = re.compile(r"\.[\w-]+\.(png|json|npz)\.\d+")
+DRAFT = re.compile(r"\.[\w-]+\.(png|txt|jsonl?|npz)\.\d+")
 MAX_SHOWN = 60  # characters of a setting that are still worth printing
 KEPT = 64  # images of a small run, which stay in memory for a sheet of all
-Entry = dict[str, Any]  # what a manifest says of an image
+Entry = dict[str, Any]  # what a manifest says of an image or text
 
 
 class RunFolder(ABC):
@@ -151,47 +151,55 @@ class RunFolder(ABC):
         return entries(images)
 
 
-class ImageFolder(RunFolder):
-    """Pictures named by their numbers, records of each batch beside them, and a manifest of all.
+class NumberedFolder(RunFolder):
+    """Files named by their numbers, records of each batch beside them, and a manifest of all.
 
-    A picture counts once a record names it and its bytes are those recorded; anything else is made again.
+    A file counts once a record names it and its bytes are those recorded; anything else is made again.
     """
+
+    noun: ClassVar[str]  # what is in a file
+    ending: ClassVar[str]
 
     def __init__(self, path: str | Path, num: int, settings: Mapping[str, Any]) -> None:
         super().__init__(path, num, settings)
-        self.images: dict[int, Image.Image] = {}  # of this process, where the run is small
-        self._done: dict[int, Entry] = {}  # size and sha256 of pictures
+        self._done: dict[int, Entry] = {}  # size and sha256 of files
 
-    def picture(self, index: int) -> Path:
-        return self.path / f"{index:06d}.png"
+    def file(self, index: int) -> Path:
+        return self.path / f"{index:06d}.{self.ending}"
+
+    @abstractmethod
+    def encoded(self, result: Done) -> bytes:
+        """What is in the file of a result."""
+
+    def about(self, work: Work) -> Entry:
+        """What the manifest says of a work, beside its file and seed."""
+        return {}
 
     def find(self, images: Mapping[int, Entry]) -> set[int]:
         candidates = {**images, **self._recorded()}
         self._done = {}
         for index, entry in candidates.items():
-            path = self.picture(index)
+            path = self.file(index)
             if index < self.num and path.is_file() and entry == entry_of(path.read_bytes()):
                 self._done[index] = entry
         lost = sorted({*candidates} - {*self._done})
         if lost:
             tqdm.write(
-                f"{len(lost)} image(s) of {self.path} are damaged or gone and are made again, the first is {lost[0]}"
+                f"{len(lost)} {self.noun}(s) of {self.path} are damaged or gone and are made again, "
+                f"the first is {lost[0]}"
             )
-        self.write_manifest(images={f"{i:06d}.png": self._done[i] for i in sorted(self._done)})
+        self.write_manifest(images={self.file(i).name: self._done[i] for i in sorted(self._done)})
         shutil.rmtree(self.path / SHARDS, ignore_errors=True)
         (self.path / SHARDS).mkdir(exist_ok=True)
         return {*self._done}
 
     def write(self, results: Sequence[Done]) -> None:
         record: dict[int, Entry] = {}
-        for result in results:  # every picture whole, then the record that says so
-            index, image, stream = result.work.index, result.image, io.BytesIO()
-            image.save(stream, "PNG")
-            with atomic_write(self.picture(index)) as file:
-                file.write(stream.getvalue())
-            record[index] = entry_of(stream.getvalue())
-            if self.num <= KEPT:
-                self.images[index] = image
+        for result in results:  # every file whole, then the record that says so
+            index, content = result.work.index, self.encoded(result)
+            with atomic_write(self.file(index)) as file:
+                file.write(content)
+            record[index] = entry_of(content)
         if record:
             write_json(self.path / SHARDS / f"{min(record):06d}.json", record)
 
@@ -199,11 +207,11 @@ class ImageFolder(RunFolder):
         self._done |= self._recorded()
         images = {}
         for work in works:
-            path = self.picture(work.index)
+            path = self.file(work.index)
             if work.index not in self._done or not path.is_file():
-                raise OSError(f"image {work.index} has vanished from {self.path}; run the same command again")
-            about = {} if work.label is None else {"label": work.label}
-            images[path.name] = {**self._done[work.index], "seed": image_seed(work.seed or 0, work.index), **about}
+                raise OSError(f"{self.noun} {work.index} has vanished from {self.path}; run the same command again")
+            seed = image_seed(work.seed or 0, work.index)
+            images[path.name] = {**self._done[work.index], "seed": seed, **self.about(work)}
         self.write_manifest(images=images)
         shutil.rmtree(self.path / SHARDS)
 
@@ -213,35 +221,17 @@ class ImageFolder(RunFolder):
     def clear(self) -> None:
         shutil.rmtree(self.path / SHARDS, ignore_errors=True)
         (self.path / RECORD).unlink(missing_ok=True)
-        for path in self.path.glob("*.png"):
+        for path in self.path.glob(f"*.{self.ending}"):
             if re.fullmatch(r"\d{6,}", path.stem):
                 path.unlink()
 
     def refuse_foreign(self) -> None:
-        for path in map(self.picture, range(self.num)):
+        for path in map(self.file, range(self.num)):
             if path.exists():
                 raise ValueError(
                     f"{path} exists but no {MANIFEST} says which run it belongs to; choose another --out, or replace "
                     f"it with --overwrite"
                 )
-
-    def shown(self) -> list[Image.Image]:
-        """All images of a small run; those that another process or an earlier run has made are read."""
-        return [self.images.get(i) or _opened(self.picture(i)) for i in range(self.num if self.num <= KEPT else 0)]
-
-    def pack(self) -> Path:
-        """All pictures as `arr_0` of (n, height, width, 3) in uint8 in one npz, as the usual FID tools read it."""
-        target, first = self.path / "images.npz", _opened(self.picture(0))
-        header = {"descr": "|u1", "fortran_order": False, "shape": (self.num, first.height, first.width, 3)}
-        with (
-            atomic_write(target) as file,
-            zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
-            archive.open("arr_0.npy", "w", force_zip64=True) as array,
-        ):
-            np.lib.format.write_array_header_1_0(array, header)
-            for index in range(self.num):
-                array.write(np.asarray(_opened(self.picture(index))).tobytes())
-        return target
 
     def _recorded(self) -> dict[int, Entry]:
         """What the records of batches say."""
@@ -250,8 +240,64 @@ class ImageFolder(RunFolder):
             try:
                 found |= entries(read_json(path))
             except ValueError:
-                tqdm.write(f"{path} is damaged; its images are made again")
+                tqdm.write(f"{path} is damaged; its {self.noun}s are made again")
         return found
+
+
+class ImageFolder(NumberedFolder):
+    """Pictures."""
+
+    noun, ending = "image", "png"
+
+    def __init__(self, path: str | Path, num: int, settings: Mapping[str, Any]) -> None:
+        super().__init__(path, num, settings)
+        self.images: dict[int, Image.Image] = {}  # of this process, where the run is small
+
+    def encoded(self, result: Done) -> bytes:
+        image = result.image
+        if self.num <= KEPT:
+            self.images[result.work.index] = image
+        image.save(stream := io.BytesIO(), "PNG")
+        return stream.getvalue()
+
+    def about(self, work: Work) -> Entry:
+        return {} if work.label is None else {"label": work.label}
+
+    def shown(self) -> list[Image.Image]:
+        """All images of a small run; those that another process or an earlier run has made are read."""
+        return [self.images.get(i) or _opened(self.file(i)) for i in range(self.num if self.num <= KEPT else 0)]
+
+    def pack(self) -> Path:
+        """All pictures as `arr_0` of (n, height, width, 3) in uint8 in one npz, as the usual FID tools read it."""
+        target, first = self.path / "images.npz", _opened(self.file(0))
+        header = {"descr": "|u1", "fortran_order": False, "shape": (self.num, first.height, first.width, 3)}
+        with (
+            atomic_write(target) as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+            archive.open("arr_0.npy", "w", force_zip64=True) as array,
+        ):
+            np.lib.format.write_array_header_1_0(array, header)
+            for index in range(self.num):
+                array.write(np.asarray(_opened(self.file(index))).tobytes())
+        return target
+
+
+class TextFolder(NumberedFolder):
+    """Texts, in UTF-8."""
+
+    noun, ending = "text", "txt"
+
+    def __init__(self, path: str | Path, num: int, settings: Mapping[str, Any], said: Callable[[Done], str]) -> None:
+        """`said` gives the text of a result."""
+        super().__init__(path, num, settings)
+        self.said = said
+
+    def encoded(self, result: Done) -> bytes:
+        return self.said(result).encode()
+
+    def texts(self) -> Iterator[str]:
+        """All texts, by their numbers."""
+        return (self.file(index).read_bytes().decode() for index in range(self.num))
 
 
 def entry_of(content: bytes) -> Entry:
@@ -263,7 +309,7 @@ def entries(record: object) -> dict[int, Entry]:
     """Entries by the numbers of their images; those that make no sense are left out."""
     found: dict[int, Entry] = {}
     for name, value in record.items() if isinstance(record, dict) else ():
-        number = str(name).removesuffix(".png")
+        number = str(name).partition(".")[0]
         if isinstance(value, dict) and number.isdecimal() and len(number) < 12:
             found[int(number)] = {key: value.get(key) for key in ("size", "sha256")}
     return found

@@ -25,7 +25,8 @@ def identity(pipe: Pipeline, works: Sequence[Work]) -> dict[str, Any]:
     steps = first.schedule.steps
     positions = None if first.order else getattr(pipe.selector, "positions", None)
     return {
-        "weights": fingerprint(pipe.model.module, pipe.tokenizer),
+        "weights": fingerprint(pipe.model.module, pipe.tokenizer if isinstance(pipe.tokenizer, nn.Module) else None),
+        **({} if pipe.modality == "images" else text_identity(pipe, works)),
         "evaluations": str(first.schedule),
         "guidance": [steps[0].guidance, steps[-1].guidance],
         "temperature": [steps[0].temperature, steps[-1].temperature],
@@ -39,6 +40,18 @@ def identity(pipe: Pipeline, works: Sequence[Work]) -> dict[str, Any]:
         "dtype": str(pipe.model.dtype).removeprefix("torch."),
         "device": pipe.device.type,
         "engine": pipe.engine,
+    }
+
+
+def text_identity(pipe: Pipeline, works: Sequence[Work]) -> dict[str, Any]:
+    """What texts depend on beside: how ids are spelled, where a text ends, and schedules that prompts made differ."""
+    spelled = [pipe.tokenizer.decode([code], skip_special_tokens=False) for code in range(len(pipe.tokenizer))]
+    texts = [work.schedule.canonical_text() for work in works]
+    return {
+        "tokenizer": digest(spelled),
+        "block": works[0].block,
+        "stop": works[0].stop,
+        "schedules": digest(list(dict.fromkeys(texts))),
     }
 
 
@@ -71,12 +84,13 @@ def record(
     """Everything needed to make the same images again, and how long it took; `known` is the run's identity."""
     schedule = works[0].schedule
     first, last = schedule.steps[0], schedule.steps[-1]
-    labels = [work.label for work in works if work.label is not None]
+    labels = [work.label for work in works if work.label is not None and pipe.modality == "images"]
+    names: Sequence[str] | None = getattr(pipe, "class_names", None)
     return {
         "model": model,
         **known,
         "labels": labels or None,
-        "class_names": list(map(pipe.name_of, labels)) if labels and pipe.class_names else None,
+        "class_names": [names[label] for label in labels] if labels and names else None,
         "seeds": [image_seed(work.seed, work.index) for work in works if work.seed is not None] or None,
         "batch": pipe.batch_size,
         "full": schedule.full,

@@ -1,4 +1,4 @@
-"""Make all images of a run and keep them in a folder, with as many processes as there are."""
+"""Make all images or texts of a run and keep them in a folder, with as many processes as there are."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class RunSummary(NamedTuple):
 class Progress:
     """Moves the bar of a run by sub-steps, and passes on what another observer wants to see."""
 
-    def __init__(self, bar: Any, queue: WorkQueue, observer: StepObserver | None, num: int) -> None:
-        self.bar, self.queue, self.observer, self.num = bar, queue, observer, num
+    def __init__(self, bar: Any, queue: WorkQueue, observer: StepObserver | None, num: int, noun: str) -> None:
+        self.bar, self.queue, self.observer, self.num, self.noun = bar, queue, observer, num, noun
         self.taken = 0  # sub-steps since the last images were counted as done
 
     def step(self, works: Sequence[Work], step: int, canvas: Canvas) -> None:
@@ -50,7 +50,7 @@ class Progress:
     def show(self) -> None:
         """What all processes have done by now."""
         done = self.num - len(self.queue.todo) + self.queue.ranks.add("done", 0)
-        self.bar.set_postfix_str(f"{done}/{self.num} images", refresh=False)
+        self.bar.set_postfix_str(f"{done}/{self.num} {self.noun}s", refresh=False)
         self.bar.update(min(done * self.bar.total // self.num + self.taken, self.bar.total) - self.bar.n)
 
 
@@ -70,7 +70,7 @@ def sample_all(
     A run that ends early, however that comes about, goes on from its files when it is started again. An observer of
     this process takes the place of the progress bar.
     """
-    total, hidden = len(works) * len(works[0].schedule.steps), not ranks.first or observer is not None
+    noun, hidden = works[0].noun, not ranks.first or observer is not None
     try:
         with handle_signals():
             todo: list[int] = []
@@ -80,8 +80,9 @@ def sample_all(
             together = images_together(pipe, works[0].schedule)
             queue = WorkQueue(ranks, todo, pipe.batch_size, even=together == 1)
             folder.take(shared=True)
+            total = sum(len(work.schedule.steps) for work in works)
             with tqdm(total=total, desc=name, unit="step", disable=hidden) as bar:
-                progress = Progress(bar, queue, observer, len(works))
+                progress = Progress(bar, queue, observer, len(works), noun)
                 seconds = make(pipe, works, folder, progress, draw_by)
                 ranks.put(f"took/{ranks.rank}", seconds)
                 ranks.add("left")
@@ -92,14 +93,14 @@ def sample_all(
             failed = sorted(ranks.get(f"failed/{place}") for place in range(ranks.add("failed", 0)))
             if failed:
                 seed = works[0].seed or 0
-                named = ", ".join(f"image {index} (own seed {image_seed(seed, index)})" for index in failed)
-                kept = f"{folder.kept()} of {len(works)} images are in {folder.path}"
+                named = ", ".join(f"{noun} {index} (own seed {image_seed(seed, index)})" for index in failed)
+                kept = f"{folder.kept()} of {len(works)} {noun}s are in {folder.path}"
                 raise FloatingPointError(f"{named} of seed {seed} {NOT_FINITE}; {kept}")
             folder.finish(works)
             return RunSummary(len(queue.todo), sum(ranks.get(f"took/{rank}") for rank in range(ranks.world)))
     except Stopped as stop:
         if ranks.first:
-            kept = f"{folder.kept()} of {len(works)} images are in {folder.path}"
+            kept = f"{folder.kept()} of {len(works)} {noun}s are in {folder.path}"
             stop.args = (f"{stop}; {kept}; run the same command again to go on",)
         raise
     finally:

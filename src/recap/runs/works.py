@@ -58,6 +58,7 @@ class Work:
     start: Start | None = None
     block: int | None = None  # tokens of a block of text
     stop: int | None = None  # the id that ends a text: nothing behind it is wanted
+    noun: str = "image"  # what it is, for people
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -88,4 +89,4 @@ class Failed:
 
     def __str__(self) -> str:
         of = "" if self.work.seed is None else f" of seed {self.work.seed}"
-        return f"image {self.work.index}{of} {NOT_FINITE}"
+        return f"{self.work.noun} {self.work.index}{of} {NOT_FINITE}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,10 @@ from recap.server.record import archive, as_text, encoded
 from recap.server.requests import CheckedRequest, PendingRequest, read
 from recap.server.worker import Worker
 
-ABOUT = "Images by grouped decoding; image i of a seed is the one that `recap sample` draws, whoever else asks."
+ABOUT = (
+    "Images and texts by grouped decoding; number i of a seed is the one that `recap sample` draws or `recap write` "
+    "writes, whoever else asks."
+)
 FORMS = {"json": "application/json", "png": "image/png", "zip": "application/zip"}
 PAGE = Path(__file__).parent / "page"
 STREAM = "application/x-ndjson"
@@ -97,8 +100,8 @@ def _api(worker: Worker) -> APIRouter:
         )
 
     @router.post("/v1/plan")
-    async def predict(request: schema.PlanRequest) -> schema.PlanAnswer:
-        """What an image with a schedule costs, without drawing it."""
+    async def predict(request: schema.LengthRequest) -> schema.PlanAnswer:
+        """What an image or a text with a schedule costs, without drawing it."""
         return await worker.in_side_thread(_cost, worker, request)
 
     @router.post("/v1/sample", response_model=schema.Drawn, responses=DRAWN)
@@ -110,6 +113,14 @@ def _api(worker: Worker) -> APIRouter:
     async def edit(asked: schema.Edit, request: Request) -> Response:
         """Draw a part of a picture anew."""
         return await _drawn(worker, asked, request)
+
+    @router.post("/v1/write", response_model=schema.Written)
+    async def write(asked: schema.Write, request: Request) -> Response:
+        """Write texts."""
+        worker.admit(asked.count())
+        works = await worker.in_side_thread(read, worker.models, worker.limits, asked)
+        texts = await worker.images(PendingRequest(works), _gone(request))
+        return Response(_said(works, asked, texts), media_type=FORMS["json"])
 
     return router
 
@@ -125,25 +136,35 @@ def _page(worker: Worker) -> APIRouter:
     @router.post("/api/compare", response_class=Response, responses={200: {"content": {STREAM: {}}}})
     async def compare(asked: schema.Compare) -> Response:
         """Draw images, or edit a picture, with reuse and without, and tell of every sub-step."""
-        worker.admit(asked.count())
-        works = await worker.in_side_thread(read, worker.models, worker.limits, asked)
-        run = Comparison(works, both=asked.compare)
-        worker.submit(run)
-        return StreamingResponse(
-            run.lines(),
-            media_type=STREAM,
-            headers={"X-Accel-Buffering": "no"},  # a proxy would hold lines back
-            background=BackgroundTask(worker.drop, run),  # also when the visitor leaves
-        )
+        return await _compared(worker, asked)
+
+    @router.post("/api/write", response_class=Response, responses={200: {"content": {STREAM: {}}}})
+    async def write(asked: schema.Race) -> Response:
+        """Write texts with reuse and without, and tell of every sub-step."""
+        return await _compared(worker, asked)
 
     return router
 
 
+async def _compared(worker: Worker, asked: schema.Compare | schema.Race) -> Response:
+    """The events of a comparison."""
+    worker.admit(asked.count())
+    works = await worker.in_side_thread(read, worker.models, worker.limits, asked)
+    run = Comparison(works, both=asked.compare)
+    worker.submit(run)
+    return StreamingResponse(
+        run.lines(),
+        media_type=STREAM,
+        headers={"X-Accel-Buffering": "no"},  # a proxy would hold lines back
+        background=BackgroundTask(worker.drop, run),  # also when the visitor leaves
+    )
+
+
 def _cost(worker: Worker, request: schema.PlanRequest) -> schema.PlanAnswer:
-    """The cost of one image with the schedule that is asked for."""
+    """The cost of one image or text with the schedule that is asked for."""
     asked = read(worker.models, worker.limits, request)
-    schedule, model = asked.works[0].schedule, asked.pipe.model
-    cost = plan(asked.model, model.config, schedule, dtype=model.dtype)
+    schedule = replace(asked.works[0].schedule, known=0)
+    cost = plan(asked.model, asked.pipe.sized(schedule.tokens), schedule, dtype=asked.pipe.model.dtype)
     return schema.PlanAnswer(
         model=asked.model,
         schedule=asked.evaluations,
@@ -181,6 +202,16 @@ def _packed(form: str, asked: CheckedRequest, images: Sequence[Image.Image]) -> 
     ]
     drawn = schema.Drawn(model=asked.model, seed=asked.request.seed, schedule=asked.evaluations, images=pictures)
     return drawn.model_dump_json().encode()
+
+
+def _said(asked: CheckedRequest, request: schema.Write, texts: Sequence[str]) -> bytes:
+    """The body of an answer of texts."""
+    said = [
+        schema.WrittenText(index=work.index, prompt=place // request.num, text=text)
+        for place, (work, text) in enumerate(zip(asked.works, texts, strict=True))
+    ]
+    written = schema.Written(model=asked.model, seed=request.seed, schedule=asked.evaluations, texts=said)
+    return written.model_dump_json().encode()
 
 
 async def _gone(request: Request) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from recap.core.options import SamplingOptions
-from recap.pipelines import Pipeline
+from recap.pipelines import Pipeline, TextPipeline
 from recap.pipelines.editing import starts_of
 from recap.pipelines.inputs import planned_labels
+from recap.pipelines.text import LENGTH
 from recap.runs.works import Start, Work
 from recap.server import schema
 from recap.server.guard import ApiError
@@ -26,11 +27,11 @@ FORMATS = ("PNG", "JPEG", "WEBP")  # of pictures that come from outside; each ot
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """The images of a request, and the options under which they are drawn."""
+    """The images or texts of a request, and the options under which they are drawn."""
 
-    request: schema.DrawRequest
+    request: schema.DrawRequest | schema.Write
     model: str
-    pipe: Pipeline
+    pipe: Pipeline | TextPipeline
     works: list[Work]
     options: SamplingOptions
     files: Mapping[str, bytes] = field(default_factory=dict)  # that came with it, as the command line names them
@@ -42,18 +43,28 @@ class CheckedRequest:
 
     def name_of(self, work: Work) -> str | None:
         """The name of an image's class, where it has one."""
-        names = self.pipe.class_names
+        names = getattr(self.pipe, "class_names", None)
         return None if names is None or work.label is None else names[work.label]
 
+    @property
+    def prompts(self) -> list[str | None]:
+        """What each text follows, in words."""
+        request = self.request
+        return (
+            [said for said in request.prompts for _ in range(request.num)]
+            if isinstance(request, schema.Write)
+            else []
+        )
+
     def plain(self) -> list[Work]:
-        """The same images without reuse, with as many sub-steps."""
-        schedule = self.works[0].schedule
-        schedule = self.options.plain().schedule(schedule.tokens, schedule.known)
-        return [replace(work, schedule=schedule) for work in self.works]
+        """The same images or texts without reuse, with as many sub-steps."""
+        kinds = dict.fromkeys((work.schedule.tokens, work.schedule.known) for work in self.works)
+        plain = {kind: self.options.plain(kind[0]).schedule(*kind) for kind in kinds}
+        return [replace(work, schedule=plain[work.schedule.tokens, work.schedule.known]) for work in self.works]
 
 
 class PendingRequest:
-    """A request in the queue; `done` becomes its images, or the refusal that came instead."""
+    """A request in the queue; `done` becomes its images or texts, or the refusal that came instead."""
 
     def __init__(self, asked: CheckedRequest) -> None:
         self.asked = asked
@@ -61,9 +72,9 @@ class PendingRequest:
         self.finished: dict[Work, Any] = {}
         self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def put(self, work: Work, image: Image.Image) -> None:
-        """One of the images, as it is finished."""
-        self.finished[work] = image
+    def put(self, work: Work, answer: Any) -> None:
+        """One of the images or texts, as it is finished."""
+        self.finished[work] = answer
         if not self.done.done() and len(self.finished) == len(self.asked.works):
             self.done.set_result([self.finished[work] for work in self.asked.works])
 
@@ -75,12 +86,16 @@ class PendingRequest:
         """Its place in the queue is another one now, 1 being next."""
 
 
-def read(models: Mapping[str, Pipeline], limits: Limits, request: schema.PlanRequest) -> CheckedRequest:
+Models = Mapping[str, Pipeline | TextPipeline]
+
+
+def read(models: Models, limits: Limits, request: schema.PlanRequest) -> CheckedRequest:
     """The works that a request means, or a refusal; too large a request is refused before anything is made."""
-    name = next(iter(models)) if request.model is None else request.model
-    if name not in models:
-        raise ApiError(422, "model", f"no model is called {name!r}; there are {', '.join(models)}")
-    pipe = models[name]
+    name, pipe = model_of(models, request)
+    if isinstance(pipe, TextPipeline):
+        return _texts(name, pipe, limits, request)
+    if getattr(request, "gen_length", None) is not None:
+        raise ValueError(f"gen_length is for models of text, and {name} draws images; leave it out")
     draw = request if isinstance(request, schema.DrawRequest) else schema.DrawRequest(num=1)
     first = request.first if isinstance(request, schema.Answer) else 0
     given, labels, count = request.options(), draw.label_list, draw.count(first)
@@ -91,14 +106,59 @@ def read(models: Mapping[str, Pipeline], limits: Limits, request: schema.PlanReq
             raise ValueError(f"{name} draws {pipe.model.classes} classes; say with labels what is to be drawn")
     known = 0 if start is None else int((~start.masked).sum())
     options = pipe.options_for(given, known)
-    steps = (options.full or 0) + (options.local or 0)
-    if steps > limits.max_steps:
-        message = f"{steps} evaluations an image were asked for, but {limits.max_steps} are allowed; ask for less"
-        raise ApiError(422, "limit", message)
+    check_steps(limits, (options.full or 0) + (options.local or 0), "an image")
     planned = planned_labels(labels, count, pipe.class_names, pipe.model.classes, first=first)
     starts = None if start is None else [start]
     works = pipe.works(planned, count, given, seed=draw.seed, first=first, starts=starts)
     return CheckedRequest(draw, name, pipe, works, options, files)
+
+
+def model_of(models: Models, request: schema.PlanRequest) -> tuple[str, Pipeline | TextPipeline]:
+    """The model that a request names, or the first that can do what it asks for."""
+    kind = None  # to predict what one costs, any will do
+    if isinstance(request, schema.DrawRequest | schema.Write):
+        kind = "text" if isinstance(request, schema.Write) else "images"
+    able = [name for name, pipe in models.items() if kind in (None, pipe.modality)]
+    if request.model is None and able:
+        return able[0], models[able[0]]
+    if request.model is not None and request.model not in models:
+        raise ApiError(422, "model", f"no model is called {request.model!r}; there are {', '.join(models)}")
+    if request.model not in able:
+        does, asks = ("writes text", "/v1/write") if kind == "images" else ("draws images", "/v1/sample")
+        which = "every model here" if request.model is None else request.model
+        can = f", or one of {', '.join(able)}" if able else ""
+        raise ApiError(422, "model", f"{which} {does}; ask {asks} for it{can}")
+    return request.model, models[request.model]
+
+
+def check_steps(limits: Limits, steps: int, noun: str) -> None:
+    if steps > limits.max_steps:
+        message = f"{steps} evaluations {noun} were asked for, but {limits.max_steps} are allowed; ask for less"
+        raise ApiError(422, "limit", message)
+
+
+def _texts(name: str, pipe: TextPipeline, limits: Limits, request: schema.PlanRequest) -> CheckedRequest:
+    """The texts that a request means; to predict what one costs, one without a prompt."""
+    write = request if isinstance(request, schema.Write) else schema.Write()
+    length = request.gen_length if isinstance(request, schema.LengthRequest) else None
+    if write is not request:
+        length = min(LENGTH, pipe.language.longest) if length is None else length
+    options = pipe.options_for(request.options())
+    check_steps(limits, (options.full or 0) + (options.local or 0), "a text")  # again once their number is known
+    works = pipe.works(
+        write.prompt,
+        messages=[[message.model_dump() for message in chat] for chat in write.chats] or None,
+        input_ids=write.input_ids,
+        gen_length=length,
+        num_texts=write.num,
+        schedule=options,
+        seed=write.seed,
+        first=write.first,
+        eos_early_stop=write.eos_early_stop,
+    )
+    for work in works:
+        check_steps(limits, len(work.schedule.steps), "a text")
+    return CheckedRequest(write, name, pipe, works, options)
 
 
 def _start(pipe: Pipeline, asked: schema.Redraw, limits: Limits) -> tuple[Start, dict[str, bytes]]:

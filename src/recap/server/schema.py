@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from recap.core.options import SamplingOptions
 from recap.core.schedule import Schedule
 from recap.models.registry import family_of
-from recap.pipelines import Pipeline
+from recap.pipelines import Pipeline, TextPipeline
+from recap.pipelines.text import LENGTH
 
 MAX_COUNT = 4096  # of anything; the server's own limits are lower
+MAX_TEXT = 2**16  # characters of a prompt, and ids
 OPTIONS = [field.name for field in fields(SamplingOptions)]
 
 Word = Annotated[str, Field(min_length=1, max_length=200)]
@@ -20,6 +22,9 @@ Label = Annotated[int, Field(ge=0, le=MAX_COUNT**2)] | Annotated[str, Field(min_
 Number = Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Prompt = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, max_length=MAX_TEXT)]
 
 
 class Request(BaseModel):
@@ -52,6 +57,16 @@ class PlanRequest(Request):
         default=None, description="Rows of a target set, in multiples of what is committed."
     )
     coupled: bool | None = Field(default=None, description="The same random numbers when a position is drawn again.")
+    block: Positive | None = Field(
+        default=None,
+        validation_alias=AliasChoices("block", "block_length"),
+        description="Of text: tokens of a block; blocks are written from left to right.",
+    )
+    rows: Word | None = Field(default=None, description="Of text: what local evaluations recompute.")
+    threshold: Number | None = Field(default=None, description="Of text: the confidence that is enough by itself.")
+    top_k: Positive | None = Field(default=None, description="Of text: draw from so many of the likeliest tokens.")
+    top_p: Number | None = Field(default=None, description="Of text: draw from the likeliest ones of this share.")
+    confidence: Word | None = Field(default=None, description="Of text: what it means to be sure of a token.")
 
     def options(self) -> SamplingOptions:
         """The sampling options that are given, as text or alone."""
@@ -70,9 +85,7 @@ class DrawRequest(PlanRequest):
         default=None, description="Classes by number or name, taken in turn; left out, they are spread over all."
     )
     num: Positive | None = Field(default=None, description="How many images; left out, one for each label.")
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = Field(
-        default=0, description="Image i of a seed is always the same."
-    )
+    seed: Seed = Field(default=0, description="Image i of a seed is always the same.")
 
     @property
     def label_list(self) -> list[int | str] | None:
@@ -81,6 +94,69 @@ class DrawRequest(PlanRequest):
     def count(self, first: int = 0) -> int:
         """How many images are asked for, beginning with number `first`."""
         return self.num if self.num is not None else max(1, len(self.label_list or ()) - first)
+
+
+class LengthRequest(PlanRequest):
+    """A model and how it is sampled; a model of text writes so many tokens."""
+
+    gen_length: Count | None = Field(
+        default=None,
+        description=f"Of text: tokens to write behind the prompt; {LENGTH} where nothing is said, or with masks in "
+        f"the prompt none.",
+    )
+
+
+class Message(Request):
+    """What somebody says in a chat."""
+
+    role: Word
+    content: Prompt
+
+
+Chat = Annotated[list[Message], Field(min_length=1, max_length=MAX_COUNT)]
+
+
+class Write(LengthRequest):
+    """Texts to write: those of the run with this seed, as `recap write` would write them."""
+
+    prompt: Prompt | Annotated[list[Prompt], Field(min_length=1, max_length=MAX_COUNT)] | None = Field(
+        default=None, description="What a text begins with, or a list; left out, it begins from nothing."
+    )
+    messages: Chat | Annotated[list[Chat], Field(min_length=1, max_length=MAX_COUNT)] | None = Field(
+        default=None, description="In the place of a prompt: a chat, or a list, for models with a chat template."
+    )
+    input_ids: Ids | Annotated[list[Ids], Field(min_length=1, max_length=MAX_COUNT)] | None = Field(
+        default=None, description="In the place of a prompt: its ids, or a list of such lists."
+    )
+    num: Positive = Field(default=1, description="Texts to each prompt.")
+    first: Annotated[int, Field(ge=0, lt=2**31)] = Field(default=0, description="Index of the first text.")
+    seed: Seed = Field(default=0, description="Text i of a seed is always the same.")
+    eos_early_stop: bool = Field(default=True, description="Leave out what follows the end of a text.")
+
+    @property
+    def prompts(self) -> list[str | None]:
+        """What each text is to follow, for people: of a chat what was said last, of ids nothing."""
+        if self.messages is not None:
+            return [chat[-1].content for chat in self.chats]
+        if self.input_ids is not None:
+            return [None] * (1 if isinstance(self.input_ids[0], int) else len(self.input_ids))
+        return [self.prompt] if self.prompt is None or isinstance(self.prompt, str) else list(self.prompt)
+
+    @property
+    def chats(self) -> list[list[Message]]:
+        """One chat, or several."""
+        chats: Any = self.messages or []
+        return [chats] if chats and isinstance(chats[0], Message) else chats
+
+    def count(self, first: int = 0) -> int:
+        """How many texts are asked for."""
+        return self.num * len(self.prompts)
+
+
+class Race(Write):
+    """Texts to write by reuse, and beside it by plain decoding in as many sub-steps."""
+
+    compare: bool = Field(default=True, description="Decode plainly too, with as many sub-steps.")
 
 
 class Redraw(DrawRequest):
@@ -129,7 +205,7 @@ class Evaluations(BaseModel):
     warmup: int
     chain: int = Field(description="Local evaluations that a group has at most.")
     guided: bool
-    tokens: int = Field(description="Tokens that are drawn; the others of an image were known.")
+    tokens: int = Field(description="Tokens that are drawn; the others of an image or text were known.")
 
     @classmethod
     def of(cls, options: SamplingOptions, schedule: Schedule) -> Self:
@@ -155,15 +231,35 @@ class Drawn(BaseModel):
     images: list[EncodedImage]
 
 
+class WrittenText(BaseModel):
+    """One text."""
+
+    index: int
+    prompt: int = Field(description="Which of the prompts it follows, counted from 0.")
+    text: str = Field(description="What follows the prompt; all of it where there were masks in the prompt.")
+
+
+class Written(BaseModel):
+    """Texts, and what they were written with."""
+
+    model: str
+    seed: int
+    schedule: Evaluations
+    texts: list[WrittenText]
+
+
 class Model(BaseModel):
     """A model that is served."""
 
     name: str
+    modality: str = Field(description='"images" for /v1/sample and /v1/edit, or "text" for /v1/write.')
     family: str
     classes: int
     class_names: list[str] | None
-    image_size: int
-    tokens: int
+    image_size: int | None = Field(description="Pixels of a side; none of text.")
+    tokens: int = Field(description="Of an image, or the most that a text and its prompt may have.")
+    gen_length: int | None = Field(description="Tokens that are written where nothing is said; none of images.")
+    chat: bool = Field(description="Whether it takes messages.")
     device: str
     dtype: str
     engine: str
@@ -171,19 +267,28 @@ class Model(BaseModel):
     schedule: Evaluations
 
     @classmethod
-    def of(cls, name: str, pipe: Pipeline) -> Self:
+    def of(cls, name: str, pipe: Pipeline | TextPipeline) -> Self:
+        about: dict[str, Any] = {}
+        if isinstance(pipe, TextPipeline):
+            length = min(LENGTH, pipe.language.longest)
+            schedule = pipe.schedule(tokens=length)
+            about = {"tokens": pipe.language.longest, "gen_length": length, "chat": pipe.chats}
+            about |= {"class_names": None, "image_size": None}
+        else:
+            schedule = pipe.schedule()
+            about = {"tokens": pipe.model.num_tokens, "gen_length": None, "chat": False}
+            about |= {"class_names": pipe.class_names and list(pipe.class_names), "image_size": pipe.side}
         return cls(
             name=name,
+            modality=pipe.modality,
             family=family_of(pipe.model.config).name,
             classes=pipe.model.classes,
-            class_names=None if pipe.class_names is None else list(pipe.class_names),
-            image_size=pipe.side,
-            tokens=pipe.model.num_tokens,
             device=str(pipe.device),
             dtype=str(pipe.model.dtype).removeprefix("torch."),
             engine=pipe.engine,
             sampling=pipe.options.json(),
-            schedule=Evaluations.of(pipe.options, pipe.schedule()),
+            schedule=Evaluations.of(pipe.options, schedule),
+            **about,
         )
 
 

@@ -17,11 +17,10 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, TypeVar
 
-from PIL import Image
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from recap.core.memory import is_out_of_memory
-from recap.pipelines import Pipeline
+from recap.pipelines import Pipeline, TextPipeline
 from recap.runs.draw import draw
 from recap.runs.works import Done, Failed, Work
 from recap.server.compare import Comparison, compare
@@ -43,13 +42,20 @@ class Metrics:
         self.registry = one = CollectorRegistry()
         self.requests = Counter("recap_requests", "Requests.", ("endpoint", "status"), registry=one)
         self.images = Counter("recap_images", "Images drawn for somebody.", registry=one)
-        self.dropped = Counter("recap_images_dropped", "Images begun for nobody, or in vain.", registry=one)
-        self.queue = Gauge("recap_queue_images", "Images that wait.", registry=one)
-        self.running = Gauge("recap_running_images", "Images that are being drawn.", registry=one)
-        self.batch_images = Histogram("recap_batch_images", "Images of a batch.", buckets=IMAGES, registry=one)
+        self.texts = Counter("recap_texts", "Texts written for somebody.", registry=one)
+        self.dropped = Counter("recap_images_dropped", "Images or texts begun for nobody, or in vain.", registry=one)
+        self.queue = Gauge("recap_queue_images", "Images and texts that wait.", registry=one)
+        self.running = Gauge("recap_running_images", "Images and texts that are being drawn.", registry=one)
+        self.batch_images = Histogram(
+            "recap_batch_images", "Images or texts of a batch.", buckets=IMAGES, registry=one
+        )
         self.request_seconds = Histogram(
             "recap_request_seconds", "Seconds to the answer.", ("endpoint",), buckets=SECONDS, registry=one
         )
+
+    def drawn(self, pipe: Pipeline | TextPipeline, count: int = 1) -> None:
+        """Somebody is given so many images, or texts."""
+        (self.texts if isinstance(pipe, TextPipeline) else self.images).inc(count)
 
     def ended(self, path: str, status: int, seconds: float) -> None:
         self.requests.labels(path, status).inc()
@@ -61,7 +67,7 @@ class Worker:
 
     def __init__(
         self,
-        models: Mapping[str, Pipeline],
+        models: Mapping[str, Pipeline | TextPipeline],
         limits: Limits | None = None,
         *,
         draw: Callable[..., Iterable[Done | Failed]] = draw,
@@ -141,8 +147,8 @@ class Worker:
             self._waiting.remove(request)
             self._announce()
 
-    async def images(self, request: PendingRequest, gone: Coroutine[Any, Any, None]) -> list[Image.Image]:
-        """The images of a request, unless time is up or the client is `gone` before."""
+    async def images(self, request: PendingRequest, gone: Coroutine[Any, Any, None]) -> list[Any]:
+        """The images or texts of a request, unless time is up or the client is `gone` before."""
         left = asyncio.ensure_future(gone)
         left.add_done_callback(lambda _: request.fail(unwanted()))
         try:
@@ -206,12 +212,12 @@ class Worker:
 
     def _images(self, model: str, batch: dict[Work, Any]) -> Iterator[Callable[[], None]]:
         """Hand out the images of a batch as they are drawn."""
-        left = lambda work: batch[work].done.done()  # noqa: E731
-        for result in self._draw(self.models[model], list(batch), cancelled=left):
+        pipe, left = self.models[model], lambda work: batch[work].done.done()
+        for result in self._draw(pipe, list(batch), cancelled=left):
             request = batch[result.work]
             if isinstance(result, Done):
-                yield self.metrics.images.inc
-                yield partial(request.put, result.work, result.image)
+                yield partial(self.metrics.drawn, pipe)
+                yield partial(request.put, result.work, pipe.answer(result))
             else:
                 yield partial(request.fail, ApiError(422, "non_finite", str(result)))
 
@@ -219,7 +225,7 @@ class Worker:
         """Tell of a comparison as long as somebody listens."""
         for event in takewhile(lambda _: not request.done.done(), self._compare(request)):
             if event["event"] == "done":
-                yield partial(self.metrics.images.inc, len(request.asked.works))
+                yield partial(self.metrics.drawn, request.asked.pipe, len(request.asked.works))
             yield partial(request.tell, event)
 
     async def _in_thread(self, steps: Iterator[Callable[[], None]]) -> ApiError | None:

@@ -6,18 +6,18 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recap.pipelines import Pipeline
+    from recap.pipelines import Pipeline, TextPipeline
     from recap.view.terminal import Preview
 
 
 @contextmanager
 def preview(
-    wanted: bool, pipe: Pipeline, num: int, title: str, names: Sequence[str] | None = None
+    wanted: bool, pipe: Pipeline | TextPipeline, num: int, title: str, names: Sequence[str] | None = None
 ) -> Iterator[Preview | None]:
-    """What shows a run of `num` images, if it is wanted; without a terminal or rich it says so and is None.
+    """What shows a run of `num` images or texts, if it is wanted; without a terminal or rich it says so and is None.
 
     `names` say what each image shows.
     """
@@ -26,11 +26,14 @@ def preview(
         from rich.console import Console
 
         from recap.view.terminal import Preview, Screen
+        from recap.view.words import TextPreview
+
+        kind: Any = TextPreview if pipe.modality == "text" else Preview
 
         for console in (Console(stderr=True), Console()):
             if console.is_interactive and console.encoding.startswith("utf"):
                 with Screen(console) as screen:
-                    yield Preview(pipe, screen, title, num, names)
+                    yield kind(pipe, screen, title, num, names)
                 return
     if wanted:
         reason = 'rich: pip install "recap-mgm[preview]"' if missing else "a terminal whose cursor can be moved"

@@ -1,4 +1,4 @@
-"""A run in a terminal, drawn by rich: pictures of half blocks, a bar, and a line of text."""
+"""A run in a terminal, drawn by rich: pictures of half blocks or texts, a bar, and a line of words."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from recap.core.canvas import Canvas
 from recap.core.memory import is_out_of_memory, release
 from recap.view.frames import Frame, frame_of
 from recap.view.pace import DisplayBudget
+from recap.view.printable import printable
 
 if TYPE_CHECKING:
     from recap.pipelines import Pipeline
     from recap.runs.works import Done, Failed, Work
 
-MAX_SHOWN = 4  # pictures of one batch; more would be too small to be looked at
+MAX_SHOWN = 4  # of one batch; more would be too small to be looked at
 MAX_SIDE, MIN_SIDE = 64, 8  # pixels of a picture
+DRAWN = "bold green"  # of words that were drawn just now
 
 
 class Screen(Progress):
-    """A line that says how far a run is, and pictures above it."""
+    """A line that says how far a run is, and pictures or texts above it."""
 
     def __init__(self, console: Console) -> None:
-        self.pictures: list[Image.Image] = []
+        self.seen: Sequence[Image.Image | Text] = ()
         super().__init__(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             BarColumn(bar_width=None),
@@ -52,10 +54,15 @@ class Screen(Progress):
         return side if side >= MIN_SIDE and self.console.color_system and not self.console.no_color else 0
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        if self.pictures and (side := self.side(len(self.pictures))):
+        pictures = [each for each in self.seen if isinstance(each, Image.Image)]
+        if pictures and (side := self.side(len(pictures))):
             row = Table.grid(padding=(0, 2, 0, 0))
-            row.add_row(*(half_blocks(picture, side) for picture in self.pictures))
+            row.add_row(*(half_blocks(picture, side) for picture in pictures))
             yield row
+        for text in self.seen:
+            if isinstance(text, Text):
+                yield window(text, self.console, (self.console.height - 2) // len(self.seen) - 1)
+                yield ""
         yield self.make_tasks_table(self.tasks)
 
 
@@ -76,6 +83,14 @@ def colours(*levels: int) -> Style:
     """Red, green and blue of the upper pixel, then of the lower one."""
     top, bottom = (f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in (levels[:3], levels[3:]))
     return Style(color=top, bgcolor=bottom)
+
+
+def window(text: Text, console: Console, lines: int) -> Text:
+    """So many lines of a text, with what was drawn just now among them."""
+    wrapped = text.wrap(console, console.width)
+    drawn = [place for place, line in enumerate(wrapped) if any(span.style == DRAWN for span in line.spans)]
+    first = max(0, min((drawn[-1] if drawn else 0) - lines // 2, len(wrapped) - lines))
+    return Text("\n").join(wrapped[first : first + max(1, lines)])
 
 
 class Preview:
@@ -101,11 +116,12 @@ class Preview:
         frame = frame_of(self.pipe, works[0].schedule, step, [canvas], [shown])
         frame.finite.cpu()  # what the device has still to compute is the run's time
         with self.budget.showing():
-            pictures = self.look(frame) if self.memory and self.screen.side(shown) else []
-            self.show(works, step, pictures, frame.position, frame.decoded)
+            self.show(works, step, self.look(frame, works[:shown]), frame.position, frame.decoded)
 
-    def look(self, frame: Frame) -> list[Image.Image]:
-        """Pictures of images under way, or none for want of memory: the run needs it more."""
+    def look(self, frame: Frame, works: Sequence[Work]) -> Sequence[Image.Image | Text]:
+        """Pictures of images under way, or none for want of room or memory: the run needs it more."""
+        if not self.memory or not self.screen.side(len(works)):
+            return []
         masked = frame.masked | ~frame.finite.unsqueeze(1)  # what is NaN or inf has no picture
         try:
             return self.pipe.preview(frame.tokens, masked)
@@ -121,17 +137,32 @@ class Preview:
         works = [result.work for result in results]
         if self.budget.due() or works[-1].index + 1 == self.num:
             with self.budget.showing():
-                pictures = [image for result in results[:MAX_SHOWN] if (image := getattr(result, "image", None))]
-                self.show(works, len(works[0].schedule.steps), pictures, "finished", self.pipe.model.num_tokens)
+                schedule = works[0].schedule
+                whole = schedule.known + schedule.tokens
+                self.show(works, len(schedule.steps), self.ends(results[:MAX_SHOWN]), "finished", whole)
+
+    def ends(self, results: Sequence[Done | Failed]) -> Sequence[Image.Image | Text]:
+        """What is shown of finished ones."""
+        return [image for result in results if (image := getattr(result, "image", None))]
+
+    def clear(self) -> None:
+        """Leave nothing of the images or texts in the terminal, because they are about to be printed."""
+        self.screen.seen = ()
+        self.screen.refresh()
+
+    def counted(self, work: Work, decoded: int) -> str:
+        """How many of its tokens are there."""
+        return f"decoded {decoded}/{work.schedule.known + work.schedule.tokens}"
 
     def show(
-        self, works: Sequence[Work], step: int, pictures: list[Image.Image], position: str, decoded: int
+        self, works: Sequence[Work], step: int, seen: Sequence[Image.Image | Text], position: str, decoded: int
     ) -> None:
         first, last, steps = works[0].index, works[-1].index, len(works[0].schedule.steps)
-        which = f"image {first + 1}" if first == last else f"images {first + 1} to {last + 1}"
-        name = [self.names[first]] if self.names and first == last else []
-        said = [f"{which} of {self.num}", position, f"decoded {decoded}/{self.pipe.model.num_tokens}"]
-        self.screen.pictures = pictures
+        noun = works[0].noun
+        which = f"{noun} {first + 1}" if first == last else f"{noun}s {first + 1} to {last + 1}"
+        name = [printable(self.names[first])] if self.names and first == last else []
+        said = [f"{which} of {self.num}", position, self.counted(works[0], decoded)]
+        self.screen.seen = seen
         done = first * steps + len(works) * step
         text = "  ".join([*said, *name, self.title])
         self.screen.update(self.bar, description=text, total=self.num * steps, completed=done, refresh=True)

@@ -23,9 +23,10 @@ def embedded() -> list[str]:
     return [name for name in folders() if read_config(HOME / name)["family"] in FAMILIES]
 
 
-def default() -> str | None:
-    """The model that is drawn with when none is named."""
-    return next((name for name in FIRST if find(name)), None)
+def default(modality: str = "images") -> str | None:
+    """The model that draws when none is named."""
+    names = (name for name in embedded() if FAMILIES[read_config(HOME / name)["family"]].modality == modality)
+    return next(names, None)
 
 
 def find(name: str) -> Path | None:
