@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torch import nn
 
-from recap.cli.options import DTYPES, add_model, pipeline_of
+from recap.cli.options import DTYPES, add_model, any_pipeline_of
 from recap.models.adapter import Adapter
 from recap.models.registry import adapt
 from recap.verification.verifier import TOLERANCE, Check, Verifier
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         shown, model = args.model, own(args.model)
         model.module.to(device=args.device, dtype=DTYPES[args.dtype])
     else:
-        pipe, shown = pipeline_of(args)
+        pipe, shown = any_pipeline_of(args)
         model = pipe.model
     model = model.short() if args.length is None else model.at(args.length)
     checks: list[Check] = []

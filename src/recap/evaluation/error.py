@@ -16,7 +16,7 @@ from recap.core.canvas import Canvas
 from recap.core.heads import CategoricalHead, guided
 from recap.core.schedule import Schedule
 from recap.models.adapter import Adapter, ModelWrapper
-from recap.pipelines import Pipeline
+from recap.pipelines.base import ModelPipeline as Pipeline
 from recap.runs.draw import draw
 from recap.runs.works import Done, Failed, Work
 from recap.view.progress import tqdm
@@ -70,7 +70,7 @@ def evaluation_error(
     exact = model.full(canvas, None, wanted)  # (branches * B, n, D)
     if isinstance(model.head, CategoricalHead):
         logits = (model.head.logits(x).double() for x in (exact, features))
-        p, q = (guided(x, canvas.branches, guidance).log_softmax(-1) for x in logits)  # (B, n, V)
+        p, q = (model.head.log_shares(guided(x, canvas.branches, guidance)) for x in logits)  # (B, n, V)
         # rounding can push a divergence of 0 a little below it
         return (p.exp() * (p - q)).sum(-1).mean(-1).clamp_min(0.0)
     pairs = ((features - exact).double(), exact.double())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from recap.checkpoints.folder import read_config
-from recap.models.registry import FAMILIES
-from recap.pipelines.loading import find_model
+from recap.models.registry import FAMILIES, build, family_of
+from recap.pipelines.loading import Parts, blank_net, find_model, find_parts
 from recap.pipelines.output import Output
 from recap.pipelines.pipeline import Pipeline
 from recap.pipelines.text import TextOutput, TextPipeline
@@ -21,6 +22,16 @@ def load(
     family = None if found is None else FAMILIES.get(read_config(found)["family"])
     kind: Any = TextPipeline if family is not None and family.modality == "text" else Pipeline
     return kind.from_pretrained(model if found is None else found, **options)
+
+
+def pipeline_from(parts: Parts, name: object) -> Pipeline | TextPipeline:
+    """The pipeline of parts that belong together, whatever they draw; `name` is for the error if they do not."""
+    return (TextPipeline if family_of(parts.net).modality == "text" else Pipeline).from_parts(parts, name)
+
+
+def blank(model: str | Path, *, shrink: bool = False) -> Pipeline | TextPipeline:
+    """A pipeline without weights, of a folder or a published size."""
+    return pipeline_from(find_parts(model, partial(build, meta=True), blank_net, shrink=shrink), model)
 
 
 __all__ = ["Output", "Pipeline", "TextOutput", "TextPipeline", "load"]
