@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from recap.cli import main
+from recap.core.canvas import Known
 from recap.core.costs import run_cost
 from recap.core.decode import grouped_decode
 from recap.core.options import SamplingOptions
@@ -93,13 +94,13 @@ def test_what_is_planned_is_what_is_drawn(name: str, text: str, known: int) -> N
 
 
 def known_of(ids: torch.Tensor, known: int) -> Any:
-    return small.Known(ids, (torch.arange(ids.shape[1]) >= known).unsqueeze(0))
+    return Known(ids, (torch.arange(ids.shape[1]) >= known).unsqueeze(0))
 
 
 def planned(capsys: Capture, *argv: object) -> dict[str, Any]:
     assert main(["plan", "--json", *map(str, argv)]) == 0
     (found,) = json.loads(capsys.readouterr().out)
-    return found  # type: ignore[no-any-return]
+    return dict(found)
 
 
 def test_the_command_plans_texts(capsys: Capture) -> None:

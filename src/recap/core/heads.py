@@ -12,7 +12,7 @@ from recap.core.canvas import Draw
 from recap.core.noise import PositionNoise
 from recap.core.steps import Step
 
-BARRED = -1e4  # a logit that leaves an id no share
+BARRED = -1e30  # a logit that leaves an id no share at any temperature, and is finite still when divided by one
 
 
 def guided(predictions: Tensor, branches: int, scale: float) -> Tensor:
