@@ -117,7 +117,7 @@ def names_of(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[st
 
 def own_names(tensors: Mapping[str, Tensor], clean: Callable[[Any], Mapping[str, Tensor]]) -> dict[str, str]:
     """What `clean` calls the tensors; those that it leaves out have no name."""
-    marks = {key: torch.empty_like(tensor, device="meta") for key, tensor in tensors.items()}
+    marks = {key: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for key, tensor in tensors.items()}
     kept = {id(mark): name for name, mark in clean(marks).items()}
     return {key: kept[id(mark)] for key, mark in marks.items() if id(mark) in kept}
 

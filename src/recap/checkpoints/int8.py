@@ -67,14 +67,19 @@ def restore(tensors: Mapping[str, Tensor], source: object, mixed: bool = False) 
                 raise CheckpointError(
                     f"{source} has {key}{SCALE} with values that are no scales; copy the model again"
                 )
-            whole[key] = tensor.float() * scale.view(shape)
+            whole[key] = single(tensor) if tensor.is_meta else tensor.float() * scale.view(shape)
         elif tensor.dtype == torch.int8:
             raise CheckpointError(
                 f"{source} has {key} in compact form but not its {key}{SCALE}; save or copy the model again"
             )
         elif (scales or mixed) and tensor.is_floating_point():
-            whole[key] = tensor.float()
+            whole[key] = single(tensor)
     return whole
+
+
+def single(tensor: Tensor) -> Tensor:
+    """In float32; arithmetic without memory would import torch's compiler, for seconds."""
+    return torch.empty(tensor.shape, device="meta") if tensor.is_meta else tensor.float()
 
 
 def row_scales(tensor: Tensor) -> Tensor | None:
