@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -89,7 +89,7 @@ def load_pretrained(
     folder = Path(folder)
     about = read_config(folder)
     net, source = blank(about, folder), weights_in(folder)
-    fill(net, source, names_of(about, source.shapes), cast=lambda name: torch_dtype, device=device)
+    fill(net, source, names_of(about, source.shapes), torch_dtype, device=device)
     return net
 
 
@@ -136,17 +136,21 @@ def fill(
     net: nn.Module,
     source: Source,
     names: Mapping[str, str],
+    dtype: torch.dtype | None,
     *,
-    cast: Callable[[str], torch.dtype | None],
+    kept: Collection[str] = (),
     device: torch.device | str = "cpu",
 ) -> None:
-    """Give a network without memory its tensors, `names` by their keys in the source, as `cast` says of each."""
+    """Give a network without memory its tensors, `names` by their keys in the source, in `dtype`, or `kept` as they are.
+
+    In memory there is never more than one beside the network's own.
+    """
     check_strict(net, {name: source.shapes[key] for key, name in names.items()}, str(source.source))
     for key, tensor in source:
         if key not in names:
             continue
-        dtype = cast(names[key]) if tensor.is_floating_point() else None
-        given = tensor.to(device=device, dtype=dtype)
+        turned = tensor.is_floating_point() and names[key] not in kept
+        given = tensor.to(device=device, dtype=dtype if turned else None)
         if given is tensor and tensor.device.type == "cpu" and tensor.data_ptr() % 64:
             given = tensor.clone()  # products of what lies otherwise in memory than torch's own are rounded otherwise
         place, _, own = names[key].rpartition(".")

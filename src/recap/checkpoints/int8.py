@@ -42,10 +42,10 @@ def compact(tensors: Mapping[str, Tensor], scales: Mapping[str, Tensor] | None =
     return small if any(key.endswith(SCALE) for key in small) else dict(tensors)
 
 
-def restore(tensors: Mapping[str, Tensor], source: object, mixed: bool = False) -> dict[str, Tensor]:
+def restore(tensors: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
     """Undo `compact`; tensors that were never made compact come back untouched.
 
-    `mixed`: they are of a state dict in which others are compact. Without memory, shapes are checked and no values.
+    Of tensors without memory, shapes are checked and no values.
     """
     scales = {key.removesuffix(SCALE): value for key, value in tensors.items() if key.endswith(SCALE)}
     whole = {key: tensor for key, tensor in tensors.items() if not key.endswith(SCALE)}
@@ -67,19 +67,16 @@ def restore(tensors: Mapping[str, Tensor], source: object, mixed: bool = False) 
                 raise CheckpointError(
                     f"{source} has {key}{SCALE} with values that are no scales; copy the model again"
                 )
-            whole[key] = single(tensor) if tensor.is_meta else tensor.float() * scale.view(shape)
+            # arithmetic without memory would import torch's compiler, for seconds
+            blank = torch.empty(tensor.shape, device="meta") if tensor.is_meta else None
+            whole[key] = tensor.float() * scale.view(shape) if blank is None else blank
         elif tensor.dtype == torch.int8:
             raise CheckpointError(
                 f"{source} has {key} in compact form but not its {key}{SCALE}; save or copy the model again"
             )
-        elif (scales or mixed) and tensor.is_floating_point():
-            whole[key] = single(tensor)
+        elif scales and tensor.is_floating_point():
+            whole[key] = torch.empty(tensor.shape, device="meta") if tensor.is_meta else tensor.float()
     return whole
-
-
-def single(tensor: Tensor) -> Tensor:
-    """In float32; arithmetic without memory would import torch's compiler, for seconds."""
-    return torch.empty(tensor.shape, device="meta") if tensor.is_meta else tensor.float()
 
 
 def row_scales(tensor: Tensor) -> Tensor | None:

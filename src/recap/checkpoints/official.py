@@ -54,7 +54,8 @@ def load_official(
             raise CheckpointError(f"{path / CONFIG} says how many heads there are; leave heads out")
         check_expected(config, expected, path)
     net = build(config, meta=True)
-    fill(net, source, names, cast=lambda name: None if name.partition(".")[0] in TOKENIZERS else dtype)
+    inside = {name for name in names.values() if name.partition(".")[0] in TOKENIZERS}  # a tokenizer's stay
+    fill(net, source, names, dtype, kept=inside)
     return net
 
 

@@ -25,7 +25,7 @@ from recap.checkpoints.folder import (
     replace_file,
 )
 from recap.checkpoints.safe_files import CheckpointError, check_limit
-from recap.checkpoints.shards import INDEX, WEIGHTS, weights_in
+from recap.checkpoints.shards import INDEX, WEIGHTS, Weights, weights_in
 from recap.models.registry import published_name
 
 COMPANIONS = (  # what belongs to a model of text, beside its weights
@@ -58,7 +58,7 @@ def rewrite(folder: str | Path, out: str | Path, *, dtype: torch.dtype | None = 
         name = WEIGHTS if parts == 1 else f"model-{number:05}-of-{parts:05}.safetensors"
         tensors = {
             names[key]: tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
-            for key, tensor in weights.of_file(file)
+            for key, tensor in Weights.of(file)
             if key in names
         }
         size += sum(tensor.nbytes for tensor in tensors.values())

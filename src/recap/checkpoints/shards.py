@@ -47,24 +47,27 @@ class Weights:
                 for key in keys[file]:
                     if key in raw:
                         raise CheckpointError(f"{file} has {key}, which another file has too; copy the model again")
-                    raw[key] = blank(content.get_slice(key), key, file)
+                    part = content.get_slice(key)
+                    if (kind := part.get_dtype()) not in DTYPES:
+                        raise CheckpointError(f"{file} has {key} of {kind}; known here are {', '.join(DTYPES)}")
+                    raw[key] = torch.empty(part.get_shape(), dtype=DTYPES[kind], device="meta")
         source = source or files[0]
         compact = any(key.endswith(SCALE) for key in raw)
         return cls(source, keys, restore(raw, source), compact)
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        for file in self.files:
-            yield from self.of_file(file)
-
-    def of_file(self, file: Path) -> Iterator[tuple[str, Tensor]]:
-        with opened(file) as content:
-            for key in self.files[file]:
-                if not key.endswith(SCALE):
-                    yield key, self._read(content, key, file)  # and nothing holds it here
-
-    def _read(self, content: Any, key: str, file: Path) -> Tensor:
-        parts = {name: content.get_tensor(name) for name in (key, key + SCALE) if name in self.files[file]}
-        return restore(parts, file, self.compact)[key]
+        for file, keys in self.files.items():
+            with opened(file) as content:
+                for key in keys:
+                    if key.endswith(SCALE):
+                        continue
+                    if key + SCALE in keys:
+                        parts = {name: content.get_tensor(name) for name in (key, key + SCALE)}
+                        yield key, restore(parts, file)[key]
+                    elif self.compact and self.shapes[key].is_floating_point():
+                        yield key, content.get_tensor(key).float()
+                    else:
+                        yield key, content.get_tensor(key)  # and nothing holds it here
 
 
 @contextmanager
@@ -81,15 +84,6 @@ def opened(file: Path) -> Iterator[Any]:
         raise CheckpointError(
             f"{file} cannot be read ({error}); it is truncated or corrupt, copy it again"
         ) from error
-
-
-def blank(part: Any, key: str, file: Path) -> Tensor:
-    """What a header says of a tensor."""
-    if part.get_dtype() not in DTYPES:
-        raise CheckpointError(
-            f"{file} has {key} of {part.get_dtype()}, which is not known here; known are {', '.join(DTYPES)}"
-        )
-    return torch.empty(part.get_shape(), dtype=DTYPES[part.get_dtype()], device="meta")
 
 
 def weights_in(folder: Path) -> Weights:
