@@ -141,7 +141,7 @@ def fill(
     kept: Collection[str] = (),
     device: torch.device | str = "cpu",
 ) -> None:
-    """Give a network without memory its tensors, `names` by their keys in the source, in `dtype`, or `kept` as they are.
+    """Give a network without memory its tensors, `names` by their keys there, in `dtype` or `kept` as they are.
 
     In memory there is never more than one beside the network's own.
     """
