@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from recap.core.options import SamplingOptions
 from recap.core.presets import DIFFUSION, PAPER_PLAIN, PAPER_ROWS
 from recap.core.schedule import Schedule
-from recap.pipelines import Pipeline
+from recap.pipelines.base import ModelPipeline as Pipeline
 
 LISTS = ("usual", "paper", "open")
 PAPER_MODELS = tuple(dict.fromkeys(row.model for row in PAPER_ROWS))

@@ -16,12 +16,14 @@ from recap.core.presets import PRESETS, TEXT
 from recap.core.steps import CONFIDENCE, SOLVERS
 from recap.engine import ENGINES
 from recap.models.registry import build, family_of, randomize, size_name
-from recap.pipelines import Pipeline, TextPipeline
+from recap.pipelines import Pipeline, TextPipeline, pipeline_from
 from recap.pipelines.inputs import RANDOM, find_classes, planned_labels, random_labels, read_labels
 from recap.pipelines.loading import find_model, find_parts
 from recap.planning.memory import size_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TEXT_LENGTH = 256  # tokens of texts with which a model is measured
+AnyPipeline = Pipeline | TextPipeline
 SHORT_RUN = SamplingOptions(full=12, local=4)  # of random weights: enough to see it run
 
 
@@ -101,7 +103,7 @@ def add_labels(parser: argparse.ArgumentParser, num: int) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
 
 
-def labels_of(args: argparse.Namespace, pipe: Pipeline, usual: int) -> list[int] | None:
+def labels_of(args: argparse.Namespace, pipe: AnyPipeline, usual: int) -> list[int] | None:
     """One label for each image, by the plan that the arguments name; None for a model without classes."""
     classes, names, text = pipe.model.classes, pipe.class_names, args.labels
     num, each = usual if args.num is None else args.num, getattr(args, "per_class", None)
@@ -134,6 +136,21 @@ def add_model(parser: argparse.ArgumentParser, name: str = "--model", **more: An
     parser.add_argument("--device", default="cpu", help="where to run (default cpu)")
 
 
+def add_length(parser: argparse.ArgumentParser) -> None:
+    """How long texts are; images have the size that they have."""
+    about = f"tokens of a text (default {TEXT_LENGTH}, or as many as the model has places for)"
+    parser.add_argument("--length", type=int, metavar="N", help=about)
+
+
+def at_length(pipe: AnyPipeline, length: int | None) -> AnyPipeline:
+    """The pipeline for texts of a length, where it writes texts."""
+    if isinstance(pipe, TextPipeline):
+        return pipe.at(min(TEXT_LENGTH, pipe.language.longest) if length is None else length)
+    if length is not None:
+        raise ValueError(f"--length is for texts; images of this model have {pipe.model.num_tokens} tokens")
+    return pipe
+
+
 def add_running(parser: argparse.ArgumentParser) -> None:
     """How a model is run."""
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
@@ -163,7 +180,7 @@ def pipeline_of(args: argparse.Namespace) -> tuple[Pipeline, str]:
     return pipe, name
 
 
-def any_pipeline_of(args: argparse.Namespace, modality: str | None = None) -> tuple[Pipeline | TextPipeline, str]:
+def any_pipeline_of(args: argparse.Namespace, modality: str | None = None) -> tuple[AnyPipeline, str]:
     """Likewise for a model of images or of text, or of either where it is all the same."""
     name = args.model or default_model(modality or "images")
     check_device(args.device)
@@ -174,7 +191,7 @@ def any_pipeline_of(args: argparse.Namespace, modality: str | None = None) -> tu
         text = kind == "text"
         does, command = ("writes text", "recap write") if text else ("draws images", "recap sample")
         raise ValueError(f"{name} {does}, which is for `{command}`; this command takes models of {modality}")
-    pipe = (TextPipeline if kind == "text" else Pipeline).from_parts(parts, name)
+    pipe = pipeline_from(parts, name)
     if folder is None:
         pipe.options = pipe.options.override(SHORT_RUN)
         name = f"{size_name(name)}{' (tiny)' if args.tiny else ''}, random weights"
