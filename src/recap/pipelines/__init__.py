@@ -11,7 +11,8 @@ from recap.models.registry import FAMILIES, build, family_of
 from recap.pipelines.loading import Parts, blank_net, find_model, find_parts
 from recap.pipelines.output import Output
 from recap.pipelines.pipeline import Pipeline
-from recap.pipelines.text import TextOutput, TextPipeline
+from recap.pipelines.text import TextPipeline
+from recap.pipelines.written import TextOutput
 
 
 def load(

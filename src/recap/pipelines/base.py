@@ -165,3 +165,7 @@ class ModelPipeline:
     def decode(self, tokens: Tensor, output_type: str = "pil") -> Any:
         """What is shown of tokens in raster order: pictures; of text, nothing but the tokens."""
         raise NotImplementedError
+
+    def preview(self, tokens: Tensor, masked: Tensor) -> Any:
+        """What is shown of a run under way."""
+        raise NotImplementedError

@@ -19,7 +19,7 @@ from recap.models.adapter import Adapter
 from recap.models.registry import Config
 from recap.models.text import TextAdapter
 from recap.pipelines.base import BATCH, Asked, ModelPipeline
-from recap.pipelines.inputs import Generators, generators_of
+from recap.pipelines.inputs import generators_of
 from recap.pipelines.loading import Parts
 from recap.pipelines.output import Call, frames
 from recap.pipelines.prompts import Message, WriteRequest, changes, chats_of, check_tokenizer, encoded, rows_of
@@ -140,11 +140,10 @@ class TextPipeline(ModelPipeline):
         prompt: str | Sequence[str] | None = None,
         *,
         first: int = 0,
-        generator: Generators | None = None,
-        seed: int | None = None,
         **asked: Unpack[WriteRequest],
     ) -> list[Work]:
         """One text to write for each prompt and each of `num_texts` answers; everything is checked here."""
+        seed = asked.get("seed")
         rows = self._rows(prompt, asked)
         answers, length = asked.get("num_texts", 1), asked.get("gen_length")
         if not isinstance(answers, int) or answers < 1:
@@ -159,7 +158,7 @@ class TextPipeline(ModelPipeline):
             options = self.options_for(given).override(changes(asked))
         elif any(changes(asked).json()):
             raise ValueError(f"a Schedule says everything itself; leave {', '.join(changes(asked).json())} out")
-        generators = generators_of(len(rows) * answers, generator, seed, first)
+        generators = generators_of(len(rows) * answers, asked.get("generator"), seed, first)
         stop = self.language.config.eos_id if asked.get("eos_early_stop", True) else None
         works = []
         for number, row in enumerate(row for row in rows for _ in range(answers)):
@@ -206,8 +205,10 @@ class TextPipeline(ModelPipeline):
         if failed := [place for place, work in enumerate(works) if isinstance(results[work], Failed)]:
             raise FloatingPointError(f"text(s) {failed} of the batch {NOT_FINITE}")
         sequences = [self.written(work, results[work].tokens) for work in works]
-        texts = [self.text_of(work, ids) for work, ids in zip(works, sequences, strict=True)]
-        return TextOutput(texts if output_type == "text" else None, sequences, tuple(work.schedule for work in works))
+        texts = None
+        if output_type == "text":
+            texts = [str(self.text_of(work, ids)) for work, ids in zip(works, sequences, strict=True)]
+        return TextOutput(texts, sequences, tuple(work.schedule for work in works))
 
     def stream(self, prompt: str | Sequence[str] | None = None, **asked: Unpack[WriteRequest]) -> Iterator[TextFrame]:
         """The texts so far, after every sub-step; the run waits for whoever looks, and ends when nobody does."""
