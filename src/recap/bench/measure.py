@@ -19,8 +19,8 @@ from recap.core.memory import is_out_of_memory, release
 from recap.core.schedule import Schedule
 from recap.engine import WARM_RUNS
 from recap.pipelines import Pipeline
+from recap.pipelines.base import Asked
 from recap.pipelines.inputs import planned_labels
-from recap.pipelines.pipeline import Asked
 from recap.runs.record import versions
 from recap.runs.works import Work
 
