@@ -12,8 +12,7 @@ import torch
 from PIL import Image
 
 from recap.cli import evaluate as evaluate_command
-from recap.cli import main
-from recap.cli import sweep as sweep_command
+from recap.cli import main, measuring
 from recap.evaluation import shards
 from recap.evaluation.features import look
 from recap.evaluation.metrics import FeatureStatistics
@@ -29,7 +28,7 @@ SWEEP = ("--model", "flowers-mage", "--stats", "stats.npz", "--num", "10", "--ba
 @pytest.fixture
 def place(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where there are three small models, a small network that looks at their images, and statistics."""
-    for command in (evaluate_command, sweep_command):
+    for command in (evaluate_command, measuring):
         monkeypatch.setattr(command, "load_inception", lambda path: Watcher(has_logits=path is not None))
     FeatureStatistics.of(torch.randn(40, 6, generator=torch.Generator().manual_seed(0))).save("stats.npz")
     return home.parent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +11,11 @@ from statistics import median
 from typing import Any
 
 from recap.bench.timing import synchronized_time
+from recap.engine import WARM_RUNS
 from recap.pipelines.base import ModelPipeline as Pipeline
 from recap.runs.draw import StepObserver, draw, fewest_together
 from recap.runs.works import Done, Failed, Work
+from recap.view.progress import tqdm
 from recap.view.sheet import MAX_COLUMNS
 
 WAYS = ("plain", "reused")
@@ -95,6 +97,24 @@ class Pairs:
         pairs = list(zip(self.spent["plain"], self.spent["reused"], strict=True))
         wall = tuple(plain.wall / reused.wall for plain, reused in pairs)
         return Speedup(wall, tuple(plain.processor / reused.processor for plain, reused in pairs))
+
+
+def draw_in_turn(pipe: Pipeline, jobs: Mapping[str, Sequence[Work]], rounds: int) -> dict[str, list[Spent]]:
+    """What a work of each job takes, in so many rounds of all of them; what is set up once comes before the first."""
+    for works in jobs.values():
+        for _ in range(max(1, WARM_RUNS[pipe.engine])):
+            list(draw(pipe, works[:1]))
+    pairs = Pairs(partial(synchronized_time, pipe.device), list(jobs))
+    for number in tqdm(range(rounds), desc="times", unit="round", disable=len(jobs) < 2):
+        for name in pairs.begin():
+            works = jobs[name]
+            size = min(fewest_together(pipe, works[0].schedule), len(works))
+            lot = [works[(number * size + k) % len(works)] for k in range(size)]
+            with pairs.timed(name):
+                list(draw(pipe, lot))
+            spent = pairs.spent[name][-1]
+            spent.wall, spent.processor = spent.wall / size, spent.processor / size
+    return pairs.spent
 
 
 class DrawInTurn:

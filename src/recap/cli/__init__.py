@@ -12,7 +12,7 @@ from recap.core.memory import is_out_of_memory
 from recap.runs.ranks import Stopped, launched_world
 from recap.view.printable import printable
 
-SHARED = ("sample", "evaluate")  # commands that several processes can run together
+SHARED = ("sample", "evaluate", "sweep")  # commands that several processes can run together
 MAX_MESSAGE = 2000  # characters; a message may quote a file that has no end
 COMMANDS = (
     "sample",

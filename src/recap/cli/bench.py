@@ -102,7 +102,7 @@ def job_of(name: str, args: argparse.Namespace) -> tuple[SamplingOptions, list[S
         full, local = own.evaluations(pipe.model.num_tokens)
         schedules = [SamplingOptions(full=full, local=local, warmup=own.warmup)]
         schedules.append(SamplingOptions(full=full + local, local=0))
-    return pipe.options, checked(pipe, schedules)
+    return pipe.options, checked(pipe.schedule, schedules)
 
 
 def measured(

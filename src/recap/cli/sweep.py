@@ -1,8 +1,10 @@
 """Measure quality against time for many schedules of one model, in one run on one machine.
 
 Schedules are written like 64, 48+16 or 16+48:warmup=0,chain=3,temperature=0.9. Every finished point is kept in
-OUT/sweep.json; a stopped sweep goes on where it was. Times are of runs of their own, after the images. The plot is
-OUT/sweep.png.
+OUT/sweep.json; a stopped sweep goes on where it was, even within a point. Times are of runs of their own: those of
+images after each point, those of texts in the end, in turn. The plot is OUT/sweep.png. With
+`torchrun --nproc-per-node G -m -- recap sweep ...` several processes share the drawing and the judging, and one of
+them takes the times.
 """
 
 from __future__ import annotations
@@ -10,31 +12,25 @@ from __future__ import annotations
 import argparse
 import hashlib
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from recap.bench.measure import machine, times
 from recap.bench.schedules import LISTS, checked, listed
-from recap.bench.timing import seconds_an_image
-from recap.cli.evaluate import add_measuring, figures_of, plan_of, planned_works
-from recap.cli.options import pipeline_of
+from recap.cli.measuring import Meter, add_measuring, meter_of
+from recap.cli.options import any_pipeline_of
 from recap.core.options import SamplingOptions
 from recap.core.presets import PRESETS
-from recap.evaluation.evaluate import Reference
-from recap.evaluation.features import load_inception
-from recap.evaluation.plots import plot_front, require
-from recap.evaluation.shards import FeatureFolder
+from recap.evaluation import text_report
+from recap.evaluation.plots import plot_front, plot_texts, require
 from recap.evaluation.sweep import Point, Sweep, SweepRow
 from recap.models.registry import family_of
-from recap.pipelines import Pipeline
+from recap.pipelines import Pipeline, TextPipeline
 from recap.runs.ranks import Ranks
-from recap.runs.record import identity
 from recap.runs.sample import sample_all
-from recap.view.progress import tqdm
 from recap.view.table import aligned
 
-TIMED = 256  # images of a run that is made for its time
+FREE = {"machine", "judge"}  # what may differ where a sweep goes on
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,66 +46,75 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     require()
-    pipe, shown = pipeline_of(args)
-    pipe.check_output("pil")
+    ranks, out = Ranks.join(), Path(args.out)
+    args.device = ranks.device(args.device)
+    pipe, shown = any_pipeline_of(args)
     pipe.options = pipe.options.override(SamplingOptions(args.preset))
-    schedules = [] if args.retime and not (args.schedule or args.list) else schedules_of(args, pipe)
-    net = load_inception(args.inception).to(args.device)
-    reference = Reference.load(args.stats, net)
-    plan, labels = plan_of(args, pipe, reference.statistics.classes)
-    out = Path(args.out)
+    meter = meter_of(args, pipe, ranks)
+    schedules = [] if args.retime and not (args.schedule or args.list) else schedules_of(args, pipe, meter)
     path = out / "sweep.json"
-    out.mkdir(parents=True, exist_ok=True)
     about = {
         "model": shown,
         "family": family_of(pipe.model.config).name,
         "sampling": pipe.options.json(),
-        "reference": args.stats,
-        "classes": labels,
+        **meter.about,
         **{name: getattr(args, name) for name in ("num", "batch", "dtype", "engine")},
         "machine": machine(args.device),
     }
-    sweep = Sweep(about, points_of(path, about))
-    points = sweep.points
-    finished = {(point.schedule, point.seed) for point in points}
-    jobs = [(schedule, args.seed) for schedule in schedules]
-    jobs += [(SamplingOptions.from_text(text), args.seed + k) for k in range(3) for text in args.repeat]
-    jobs = [job for job in dict.fromkeys(jobs) if (job[0].text, job[1]) not in finished]
-    print(f"{shown}: {len(finished)} points done, {len(jobs)} to go")
+    asked = [(schedule.text, args.seed) for schedule in schedules]
+    asked += [(SamplingOptions.from_text(text).text, args.seed + k) for k in range(3) for text in args.repeat]
+    sweep = None
+    if ranks.first:
+        out.mkdir(parents=True, exist_ok=True)
+        sweep = Sweep(about, points_of(path, about))
+        finished = {(point.schedule, point.seed) for point in sweep.points}
+        jobs = [job for job in dict.fromkeys(asked) if job not in finished]
+        print(f"{shown}: {len(finished)} points done, {len(jobs)} to go")
+        sweep.points[:] = meter.mended(sweep.points, out)
+        ranks.put("jobs", jobs)
+    jobs = ranks.get("jobs")
     for count, (schedule, seed) in enumerate(jobs, start=1):
-        works = planned_works(args, pipe, schedule, seed, plan)
+        works = meter.works(SamplingOptions.from_text(schedule), seed)
         digest = hashlib.sha256(f"{schedule} {seed}".encode()).hexdigest()[:12]
-        known = {**identity(pipe, works), "inception": args.inception}
-        folder = FeatureFolder(out / f"features-{digest}", len(works), known, net)
-        sample_all(pipe, works, folder, Ranks(), name=str(works[0].schedule))
-        figures, seconds = figures_of(folder.read(), reference), seconds_an_image(pipe, works)
-        points.append(Point(schedule.text, seed, args.num, figures, seconds, works[0].schedule.warmup))
-        sweep.write(path)
-        shutil.rmtree(folder.path)
-        done = f"[{count}/{len(jobs)}] {schedule} seed {seed}"
-        print(f"{done}: FID {figures['fid']:.2f}, {seconds['total']:.4g} s an image")
+        folder = meter.folder(out / f"features-{digest}", works)
+        sample_all(pipe, works, folder, ranks.part(f"job/{count}"), name=str(works[0].schedule))
+        if sweep is not None:
+            point = meter.point(schedule, seed, works, folder)
+            sweep.points.append(point)
+            sweep.write(path)
+            shutil.rmtree(folder.path)
+            done = f"[{count}/{len(jobs)}] {schedule} seed {seed}"
+            print(f"{done}: {meter.says(point.figures)}, {point.seconds['total']:.4g} s each")
+    return 0 if sweep is None else finish(args, meter, sweep, out)
+
+
+def finish(args: argparse.Namespace, meter: Meter, sweep: Sweep, out: Path) -> int:
+    """Take times where these are wanted, and show all points."""
+    path, points = out / "sweep.json", sweep.points
     if not points:
         raise ValueError(f"{path} has no points yet; nothing to plot")
-    if args.retime:
-        again: dict[str, dict[str, float]] = {}
-        for text in tqdm(dict.fromkeys(point.schedule for point in points), desc="times", unit="schedule"):
-            works = planned_works(args, pipe, SamplingOptions.from_text(text), args.seed, plan)
-            again[text] = seconds_an_image(pipe, works, batches=max(1, TIMED // pipe.batch_size))
-        points[:] = [replace(point, seconds=again[point.schedule]) for point in points]
+    if args.retime or meter.untimed(points):
+        texts = dict.fromkeys(point.schedule for point in points)
+        jobs = {text: meter.works(SamplingOptions.from_text(text), args.seed) for text in texts}
+        points[:] = meter.retimed(points, jobs)
     sweep.write(path)
-    plot_front(sweep.rows, out / "sweep.png", shown)
-    print(aligned([cells_of(row) for row in sorted(sweep.rows, key=lambda row: row.seconds)]))
+    plot, cells = (plot_texts, text_report.cells_of) if sweep.modality == "text" else (plot_front, cells_of)
+    plot(sweep.rows, out / "sweep.png", sweep.about["model"])
+    print(aligned([cells(row) for row in sorted(sweep.rows, key=lambda row: row.seconds)]))
+    if sweep.modality == "text":
+        print(text_report.verdict(sweep.rows))
     print(f"-> {path}, {out / 'sweep.png'}")
     return 0
 
 
-def schedules_of(args: argparse.Namespace, pipe: Pipeline) -> list[SamplingOptions]:
+def schedules_of(args: argparse.Namespace, pipe: Pipeline | TextPipeline, meter: Meter) -> list[SamplingOptions]:
     """The schedules asked for, all of them checked before anything is generated."""
     given = [SamplingOptions.from_text(text) for text in args.schedule]
+    tokens = meter.about.get("length", pipe.model.num_tokens)
     for name in args.list or ([] if given else ["usual"]):
-        given += listed(name, args.model or "", pipe.options.preset or "", pipe.model.num_tokens)
-    checked(pipe, map(SamplingOptions.from_text, args.repeat))
-    return checked(pipe, given)
+        given += listed(name, args.model or "", pipe.options.preset or "", tokens)
+    checked(meter.schedule, map(SamplingOptions.from_text, args.repeat))
+    return checked(meter.schedule, given)
 
 
 def points_of(path: Path, about: dict[str, Any]) -> list[Point]:
@@ -117,7 +122,7 @@ def points_of(path: Path, about: dict[str, Any]) -> list[Point]:
     if not path.is_file():
         return []
     theirs = Sweep.read(path)
-    changed = {key for key in {*theirs.about, *about} if theirs.about.get(key) != about.get(key)} - {"machine"}
+    changed = {key for key in {*theirs.about, *about} if theirs.about.get(key) != about.get(key)} - FREE
     if changed:
         raise ValueError(
             f"{path} is a sweep with other {', '.join(sorted(changed))}; choose another --out, or the same ones"

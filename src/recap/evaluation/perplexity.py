@@ -74,8 +74,15 @@ class PerplexityJudge:
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
         return cls(model.to(device=device, dtype=dtype), tokenizer)
 
-    @torch.inference_mode()
     def score(self, texts: Sequence[str], batch: int = 1) -> Perplexity:
+        """How likely the texts are; one of them has two tokens at least."""
+        found = self.read(texts, batch)
+        if not found.tokens.sum():
+            raise ValueError(f"{len(texts)} texts have no two tokens in a row; give some that are longer")
+        return found
+
+    @torch.inference_mode()
+    def read(self, texts: Sequence[str], batch: int = 1) -> Perplexity:
         """How likely each text is, token by token but for its first one, which has nothing before it.
 
         Texts of like length are read together, `batch` at a time. What a text gets does not depend on the others, but
@@ -85,8 +92,6 @@ class PerplexityJudge:
             raise ValueError(f"batch is {batch}; read at least one text at a time")
         rows = [torch.tensor(self._ids(number, text), dtype=torch.long) for number, text in enumerate(texts)]
         tokens = torch.tensor([max(0, len(row) - 1) for row in rows], dtype=torch.float64)
-        if not tokens.sum():
-            raise ValueError(f"{len(rows)} texts have no two tokens in a row; give some that are longer")
         nats = torch.zeros(len(rows), dtype=torch.float64)
         order = sorted((i for i, row in enumerate(rows) if len(row) > 1), key=lambda i: len(rows[i]))
         for first in range(0, len(order), batch):

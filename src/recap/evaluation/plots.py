@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GRID = "#333333", "#dddddd"
+MARKS = ["o", "s", "^", "D"]
 COLOURS = {"plain": "#7a7f87", "reused": "#c8501e"}
 
 
@@ -80,6 +81,34 @@ def plot_front(rows: Sequence[SweepRow], path: Path, title: str) -> None:
     figure.savefig(path)
 
 
+def plot_texts(rows: Sequence[SweepRow], path: Path, title: str) -> None:
+    """Perplexity and entropy against time; plain schedules that draw alike are joined by a line."""
+    judged = [row for row in rows if "perplexity" in row.figures]
+    panels = {"perplexity": judged, "entropy": list(rows)} if judged else {"entropy": list(rows)}
+    figure, first = _axes(title, "seconds a text", next(iter(panels)), len(panels))
+    ways = list(dict.fromkeys(row.alike for row in rows))
+    for axes, (name, known) in zip(figure.axes, panels.items(), strict=True):
+        axes.set_ylabel(name, fontsize=9, color=INK)
+        axes.set_xscale("log")
+        for kind, colour in COLOURS.items():
+            for way, mark in zip(ways, MARKS * len(ways), strict=False):
+                these = [row for row in known if row.alike == way and row.reused == (kind == "reused")]
+                these.sort(key=lambda row: row.seconds)
+                x, y = [row.seconds for row in these], [row.figures[name] for row in these]
+                errors = [row.figures[f"{name}_error"] for row in these]
+                if these:
+                    label = kind if len(ways) == 1 else f"{kind}, {way}"
+                    line = "-" if kind == "plain" and not any(row.options.block for row in these) else "none"
+                    axes.errorbar(
+                        x, y, errors, fmt=mark, ms=4, color=colour, label=label, capsize=2, lw=1, linestyle=line
+                    )
+        for row in known:
+            words: dict[str, Any] = {"textcoords": "offset points", "fontsize": 6, "color": INK}
+            axes.annotate(row.schedule, (row.seconds, row.figures[name]), (4, 3), **words)
+    first.legend(fontsize=8, frameon=False)
+    figure.savefig(path)
+
+
 def require() -> None:
     """Refuse to go on where nothing can be drawn."""
     try:
@@ -88,20 +117,21 @@ def require() -> None:
         raise ValueError('plots need matplotlib; install it with: pip install "recap-mgm[eval]"') from error
 
 
-def _axes(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    """An empty plot in our style, without a window or any state of pyplot's."""
+def _axes(title: str, xlabel: str, ylabel: str, number: int = 1) -> tuple[Figure, Axes]:
+    """Empty plots side by side in our style, without a window or any state of pyplot's, and the first of them."""
     require()
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 4.2), dpi=150, layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
-    axes.set_title(title, fontsize=10, color=INK)
-    axes.set_xlabel(xlabel, fontsize=9, color=INK)
-    axes.set_ylabel(ylabel, fontsize=9, color=INK)
-    axes.grid(color=GRID, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=8, color=GRID, labelcolor=INK)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(GRID)
-    return figure, axes
+    figure = Figure(figsize=(6.4 * number, 4.2), dpi=150, layout="constrained", facecolor="white")
+    for place in range(number):
+        axes = figure.add_subplot(1, number, place + 1)
+        axes.set_title(title, fontsize=10, color=INK)
+        axes.set_xlabel(xlabel, fontsize=9, color=INK)
+        axes.set_ylabel(ylabel, fontsize=9, color=INK)
+        axes.grid(color=GRID, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=8, color=GRID, labelcolor=INK)
+        for side, spine in axes.spines.items():
+            spine.set_visible(side in ("left", "bottom"))
+            spine.set_color(GRID)
+    return figure, figure.axes[0]

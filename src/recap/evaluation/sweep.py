@@ -11,12 +11,20 @@ from typing import Any, Self
 
 from recap.checkpoints.safe_files import read_json
 from recap.core.options import SamplingOptions
+from recap.evaluation import text_points
 from recap.runs.files import write_json
+
+QUALITY = {"images": "fid", "text": "perplexity"}  # by which rows are ranked: smaller is better
+ALWAYS = {"fid", "entropy"}  # figures of which every point has one
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One schedule and one seed: figures, and seconds an image, in all and by phase."""
+    """One schedule and one seed: figures, and seconds an image or text, in all and by phase.
+
+    `evaluations` are the full and local ones where the schedule's text does not say them, and `alike` is what must be
+    equal for schedules of text to be compared. `runs` are the seconds of runs in turn with those of all other points.
+    """
 
     schedule: str
     seed: int
@@ -24,15 +32,31 @@ class Point:
     figures: dict[str, float]
     seconds: dict[str, float]  # an image
     warmup: int = 0  # groups without local evaluations at the start, the paper's u
+    evaluations: tuple[int, int] | None = None
+    alike: str = ""
+    runs: dict[str, list[float]] = field(default_factory=dict)  # "wall" and "processor"
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         try:
             figures, seconds = ({key: float(x) for key, x in data[part].items()} for part in ("figures", "seconds"))
-            _ = figures["fid"], seconds["total"]  # no row can be without them
-            warmup = int(data["warmup"])
-            return cls(str(data["schedule"]), int(data["seed"]), int(data["num"]), figures, seconds, warmup)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            if not ALWAYS & figures.keys():
+                raise KeyError("fid")
+            _ = seconds["total"]  # no row can be without it
+            counts = data.get("evaluations")
+            runs = {str(key): [float(x) for x in values] for key, values in data.get("runs", {}).items()}
+            return cls(
+                str(data["schedule"]),
+                int(data["seed"]),
+                int(data["num"]),
+                figures,
+                seconds,
+                int(data["warmup"]),
+                None if counts is None else (int(counts[0]), int(counts[1])),
+                str(data.get("alike", "")),
+                runs,
+            )
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"a point of the sweep has no usable {error}: {data}") from error
 
 
@@ -41,8 +65,8 @@ class SweepRow:
     """All seeds of one schedule together."""
 
     schedule: str
-    quality: float  # FID: smaller is better
-    seconds: float  # an image
+    quality: float  # FID or perplexity: smaller is better; NaN where nobody was there to judge
+    seconds: float  # an image or text
     spread: float | None  # standard deviation of the quality over seeds
     seeds: int
     phases: dict[str, float]
@@ -50,13 +74,29 @@ class SweepRow:
     warmup: int = 0
     front: bool = False
     against: dict[str, Any] = field(default_factory=dict)
+    evaluations: tuple[int, int] | None = None
+    alike: str = ""
+    runs: dict[str, list[float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> Self:
         seconds, figures = _means([each.seconds for each in points]), _means([each.figures for each in points])
-        spread = stdev(each.figures["fid"] for each in points) if len(points) > 1 else None
-        quality, total, first = figures["fid"], seconds["total"], points[0]
-        return cls(first.schedule, quality, total, spread, len(points), seconds, figures, first.warmup)
+        judged = next((key for key in QUALITY.values() if key in figures), None)
+        many = judged is not None and len(points) > 1
+        first = points[0]
+        return cls(
+            first.schedule,
+            math.nan if judged is None else figures[judged],
+            seconds["total"],
+            stdev(each.figures[str(judged)] for each in points) if many else None,
+            len(points),
+            seconds,
+            figures,
+            first.warmup,
+            evaluations=first.evaluations,
+            alike=first.alike,
+            runs=first.runs,
+        )
 
     @property
     def options(self) -> SamplingOptions:
@@ -65,6 +105,8 @@ class SweepRow:
     @property
     def counts(self) -> tuple[int, int]:
         """Full and local evaluations."""
+        if self.evaluations is not None:
+            return self.evaluations
         options = self.options
         return options.full or 0, options.local or 0
 
@@ -78,9 +120,12 @@ class SweepRow:
 
 
 def _means(several: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The mean of every value that all have."""
-    names = set.intersection(*map(set, several))
-    return {name: mean(values[name] for values in several) for name in several[0] if name in names}
+    """The mean of every value that all have; standard errors become those of means."""
+    names, found = set.intersection(*map(set, several)), {}
+    for name in (name for name in several[0] if name in names):
+        values = [each[name] for each in several]
+        found[name] = math.hypot(*values) / len(values) if name.endswith("_error") else mean(values)
+    return found
 
 
 def rows_of(points: Iterable[Point]) -> list[SweepRow]:
@@ -89,6 +134,11 @@ def rows_of(points: Iterable[Point]) -> list[SweepRow]:
     for point in points:
         by_schedule.setdefault(point.schedule, []).append(point)
     rows = [SweepRow.of(several) for several in by_schedule.values()]
+    if rows and "entropy" in rows[0].figures:
+        return [
+            replace(row, front=text_points.unbeaten(row, rows), against=text_points.against_plain(row, rows))
+            for row in rows
+        ]
     margin = noise(rows)
     best = front([(row.seconds, row.quality) for row in rows])
     return [
@@ -158,6 +208,10 @@ class Sweep:
     points: list[Point]
 
     @property
+    def modality(self) -> str:
+        return str(self.about.get("modality", "images"))
+
+    @property
     def rows(self) -> list[SweepRow]:
         return rows_of(self.points)
 
@@ -174,4 +228,6 @@ class Sweep:
     def write(self, path: Path) -> None:
         """The rows are there for others to read."""
         points, rows = ([asdict(each) for each in several] for several in (self.points, self.rows))
+        for row in rows:
+            row["quality"] = None if math.isnan(row["quality"]) else row["quality"]
         write_json(path, {**self.about, "points": points, "rows": rows})

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from datetime import timedelta
 from types import FrameType
 from typing import Any, TypeVar
@@ -49,6 +50,12 @@ class Ranks:
                 f"the other processes cannot be reached ({_line(error)}); start all of them with torchrun"
             ) from error
         return Ranks(store, rank, world, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))
+
+    def part(self, name: str) -> Ranks:
+        """The same processes with counters and values of their own, for one of several runs."""
+        other = copy(self)
+        other._prefix = f"{self._prefix}{name}/"
+        return other
 
     def add(self, key: str, amount: int = 1) -> int:
         """Count something that all processes count; the sum so far."""
