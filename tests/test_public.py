@@ -12,12 +12,12 @@ from recap import _public
 
 NAMES = [
     "Adapter",
+    "BPE",
     "CheckpointError",
     "ConfidenceOrder",
     "Description",
     "FixedOrder",
     "Frame",
-    "BPE",
     "KLVAE",
     "Output",
     "Pipeline",
