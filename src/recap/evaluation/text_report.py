@@ -14,8 +14,8 @@ UNCLEAR = "not clear"
 NOTE = (
     "Perplexity is the judge's, entropy that of the model's tokens in a text, in nats; ± is a standard error over "
     "texts. Times are medians of runs in turn with all other schedules, and gains those of the pairs. As good means "
-    f"no higher perplexity and no lower entropy, both within {ERRORS:g} standard errors of the difference, for tokens "
-    "that are drawn alike."
+    f"no higher perplexity and no lower entropy, both within {ERRORS:g} standard errors of the difference, for "
+    "tokens that are drawn alike."
 )
 
 
