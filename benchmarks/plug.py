@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Accelerate unedited official objects with random weights, and prove that nothing of them changes.
 
-    RECAP_OTHERS=others python benchmarks/plug.py [mar] [mage] [nat] [--out plug.jsonl]
+    RECAP_OTHERS=others python benchmarks/plug.py [mar] [mage] [nat] [llada] [illada] [dream] [--out plug.jsonl]
 
 RECAP_OTHERS is a folder with the official repositories as sub-folders: mar (LTH14/mar), mage (LTH14/mage), nat
 (LeapLabTHU/ImprovedNAT) and, where it is there, recap (the authors' examples/MAR+ReCAP). They need timm and the
-like; sub-folders `shim` and `shim_fallback` with stand-ins for such packages are looked at first and last.
+like; sub-folders `shim` and `shim_fallback` with stand-ins for such packages are looked at first and last. What
+llada and dream have to contain, and which transformers they need, benchmarks/text_parity.py says; their objects are
+tiny.
 
 For each of MAR-B, MAGE-B and AutoNAT-L: `recap.wrap` takes the object; the full evaluation is compared with the
 official forward, the denoiser of MAR with the official one; `recap.verify` checks every law; a grouped run is drawn
 through a `Pipeline`; and then state dict, attributes, hooks, modes and outputs are compared with those from before.
+Prompts of language models are of unequal length, and what fills the shorter one up is compared too.
 """
 
 from __future__ import annotations
@@ -30,9 +33,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks import text_parity
+from tests.models.text_weights import text
+
 import recap
 from recap.core.canvas import take
 from recap.core.noise import Noise, image_generators
+from recap.models.text import TextAdapter
+from recap.pipelines import TextPipeline
 from recap.verification.verifier import TOLERANCE, distance
 
 ROOT = Path(os.environ.get("RECAP_OTHERS", "others")).resolve()
@@ -100,12 +109,18 @@ def build_nat() -> nn.Module:
         return module.UViT(img_size=16, embed_dim=768, depth=24, num_heads=8, num_classes=1001, codebook_size=1024)
 
 
+TEXT = ("llada", "illada", "dream")
 BUILDERS: dict[str, Callable[[], Any]] = {
     "mar": build_mar,
     "mage": build_mage,
     "nat": build_nat,
     "recap": lambda: build_mar("recap"),
+    "llada": lambda: text_parity.llada("llada"),
+    "illada": lambda: text_parity.llada("illada"),
+    "dream": lambda: text_parity.dream("dream"),
 }
+SWITCHES = ("flash", "mem_efficient", "math", "cudnn")  # of torch's attention, which LLaDA's constructor turns
+LENGTH, SHORTER = 48, 31  # tokens of texts
 
 
 @torch.no_grad()
@@ -133,11 +148,14 @@ def state(net: nn.Module) -> dict[str, Any]:
         )
         for name, module in net.named_modules()
     }
-    return {"tensors": tensors, "modules": modules}
+    switches = [getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in SWITCHES]
+    return {"tensors": tensors, "modules": modules, "about": (repr(getattr(net, "config", None)), switches)}
 
 
 def same(before: dict[str, Any], after: dict[str, Any]) -> bool:
-    if before["modules"] != after["modules"] or before["tensors"].keys() != after["tensors"].keys():
+    if any(before[part] != after[part] for part in ("modules", "about")):
+        return False
+    if before["tensors"].keys() != after["tensors"].keys():
         return False
     pairs = ((before["tensors"][name], after["tensors"][name]) for name in before["tensors"])
     return all(torch.equal(a[0], b[0]) and a[1:] == b[1:] for a, b in pairs)
@@ -157,10 +175,14 @@ def official_error(adapter: recap.Adapter, labels: Tensor | None) -> tuple[float
         canvas.tokens[:, :half] = noise(2, 1).normal(half, canvas.tokens.shape[2])
     else:
         canvas.tokens[:, :half] = (noise(2, 1).uniform(half) * adapter.config.codes).long()
-    canvas.decoded = half
+    canvas.decoded = canvas.known = half
     ours = adapter.prediction(adapter.full(canvas, None, slice(0, adapter.num_tokens)))
     theirs = adapter.plain(canvas, labels)
-    return distance(ours, take(theirs, canvas.order)), theirs
+    theirs = take(theirs, canvas.order)
+    if isinstance(adapter, TextAdapter) and canvas.condition is not None:  # what fills up is no matter
+        belong = canvas.condition.repeat(branches, 1)
+        ours, theirs = ours[belong], theirs[belong]
+    return distance(ours, theirs), theirs
 
 
 @torch.inference_mode()
@@ -179,11 +201,14 @@ def check(item: str) -> dict[str, Any]:
     torch.manual_seed(0)
     net: Any = BUILDERS[item]()
     net.eval()
-    unzero(net)
+    if item not in TEXT:  # whose weights are ours
+        unzero(net)
     before = state(net)
     start = time.perf_counter()
     adapter = recap.wrap(net)
     took = time.perf_counter() - start
+    if isinstance(adapter, TextAdapter):
+        adapter = adapter.at(LENGTH)
     labels = torch.tensor([207, 360]) if adapter.classes else None
     error, outputs = official_error(adapter, labels)
     row: dict[str, Any] = {
@@ -194,6 +219,8 @@ def check(item: str) -> dict[str, Any]:
         "wrap_seconds": round(took, 4),
         "full_against_official": error,
     }
+    if isinstance(adapter, TextAdapter):
+        return row | checked_text(net, adapter, before)
     if hasattr(net, "diffloss"):
         row["denoiser_against_official"] = denoiser_error(net, adapter)
     report = recap.verify(adapter)
@@ -220,6 +247,32 @@ def check(item: str) -> dict[str, Any]:
         and row.get("denoiser_against_official", 0.0) <= TOLERANCE
     )
     return row
+
+
+def checked_text(net: nn.Module, adapter: TextAdapter, before: dict[str, Any]) -> dict[str, Any]:
+    """What else there is to see of a language model: texts of unequal length, alone and together."""
+    lengths = torch.tensor([LENGTH, SHORTER])
+    plain, outputs = official_error(adapter, None)
+    padded, filled = official_error(adapter, lengths)
+    report = recap.verify(adapter)
+    print(report, flush=True)
+    pipe = TextPipeline(adapter)
+    pipe.progress = False
+    prompts = [row[:length].tolist() for row, length in zip(text("plug", 2, 16), (16, 9), strict=True)]
+    schedules = ("8+24:preset=fast-dllm-dual", "8+24", "16:preset=llada")
+    for schedule in schedules:
+        drawn = pipe(input_ids=prompts, gen_length=32, schedule=schedule, seed=0, output_type="ids", guidance=1.5)
+        assert [len(ids) for ids in drawn.sequences] == [32, 32]
+    del pipe
+    again = (official_error(adapter, None)[1], official_error(adapter, lengths)[1])
+    unchanged = same(before, state(net)) and all(map(torch.equal, (outputs, filled), again))
+    return {
+        "unequal_lengths_against_official": padded,
+        "checks": {check.name: check.error for check in report},
+        "drawn": list(schedules),
+        "unchanged": unchanged,
+        "ok": report.ok and unchanged and max(plain, padded) <= TOLERANCE,
+    }
 
 
 def parser() -> argparse.ArgumentParser:

@@ -26,6 +26,7 @@ from PIL import Image
 from safetensors.torch import save as to_safetensors
 
 from recap.checkpoints import load_official, load_pretrained, save_pretrained
+from recap.checkpoints.shards import INDEX
 from recap.cli import main
 from recap.core.options import SamplingOptions
 from recap.evaluation.images import open_images
@@ -33,6 +34,7 @@ from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.report import read_sweep
 from recap.models.maskgit import MaskGITConfig
 from recap.models.registry import build
+from recap.models.text.official import published_config as published_sizes
 from recap.pipelines.inputs import find_classes
 from recap.pipelines.pipeline import Pipeline
 from recap.tokenizers import BPE, VQGANConfig
@@ -40,6 +42,16 @@ from recap.tokenizers.bpe import byte_letters, split_rule
 from recap.view.images import open_picture
 
 SMALL = MaskGITConfig(width=8, depth=2, heads=2, num_tokens=4, codes=4, classes=2)
+DREAM: dict[str, Any] = {
+    "model_type": "Dream", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "intermediate_size": 8, "vocab_size": 6, "max_position_embeddings": 16,
+    "mask_token_id": 5, "eos_token_id": 4, "rope_theta": 1e6, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+}  # fmt: skip
+LLADA: dict[str, Any] = {
+    "model_type": "llada", "d_model": 8, "n_layers": 1, "n_heads": 2, "n_kv_heads": 1, "mlp_hidden_size": 8,
+    "vocab_size": 6, "max_sequence_length": 16, "mask_token_id": 5, "eos_token_id": 4, "rope_theta": 5e5,
+    "rms_norm_eps": 1e-5, "weight_tying": False, "include_qkv_bias": True, "rope_full_precision": False,
+}  # fmt: skip
 SMALL_TOKENIZER = VQGANConfig(channels=4, multipliers=(1, 1), blocks=1, latent_channels=4, codes=4, groups=2)
 MARK = "mark"  # a folder that only code inside a file would make
 NAMES = ("rose", "water lily", "sunflower")
@@ -123,6 +135,48 @@ def unmarked(folder: Path) -> None:
 def tensors_file(data: bytes, folder: Path) -> None:
     (folder / "a.safetensors").write_bytes(data)
     load_official(folder / "a.safetensors", heads=2)
+
+
+def published_config(data: bytes, folder: Path) -> None:
+    """The configuration of a model of text as its authors publish it, beside weights in two files."""
+    place = published(folder)
+    (place / "config.json").write_bytes(data)
+    load_pretrained(place)
+
+
+def index_file(data: bytes, folder: Path) -> None:
+    place = published(folder)
+    (place / INDEX).write_bytes(data)
+    load_pretrained(place)
+
+
+def published(folder: Path) -> Path:
+    """A folder of Dream's kind, as the hub has it."""
+    place = folder / "published"
+    place.mkdir(exist_ok=True)
+    keys = list(text_state())
+    (place / "config.json").write_text(json.dumps(DREAM))
+    for number, part in enumerate((keys[::2], keys[1::2]), start=1):
+        (place / shard(number)).write_bytes(to_safetensors({key: text_state()[key] for key in part}))
+    (place / INDEX).write_text(json.dumps(index()))
+    return place
+
+
+def shard(number: int) -> str:
+    return f"model-{number:05}-of-00002.safetensors"
+
+
+def index() -> dict[str, Any]:
+    return {"weight_map": {key: shard(1 + place % 2) for place, key in enumerate(text_state())}}
+
+
+@cache
+def text_state() -> dict[str, torch.Tensor]:
+    read = published_sizes(DREAM)
+    assert read is not None
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return build(read).state_dict()
 
 
 def pickle_file(data: bytes, folder: Path) -> None:
@@ -313,6 +367,16 @@ TARGETS: dict[str, Target] = {
     "safetensors": Target(tensors_file, lambda _: [to_safetensors(state())], (b'"F8_E4M3"', b'"shape":[]', *NUMBERS)),
     "pickles": Target(pickle_file, seeds_of_pickles, (b"ctorch._utils\n_rebuild_", b"R")),
     "configs": Target(config_file, seeds_of_configs, (b"[[[[", b"NaN", b"null", b'"\\u0000"', b"{}", *NUMBERS)),
+    "published": Target(
+        published_config,
+        lambda _: [json.dumps(c).encode() for c in (DREAM, DREAM | {"rope_scaling": {"type": "default"}}, LLADA)],
+        (b"[[[[", b"null", b'"llada"', b'"rope_scaling":', b'"use_sliding_window":true,', b"{}", *NUMBERS),
+    ),
+    "indexes": Target(
+        index_file,
+        lambda _: [json.dumps(index()).encode()],
+        (b"../", b"/etc/passwd", b"model-00001-of-00002.safetensors", b"[[[[", b"{}", b"null", *NUMBERS),
+    ),
     "tokenizers": Target(
         tokenizer_file,
         lambda _: [json.dumps(tokenizer_json()).encode()],

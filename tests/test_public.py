@@ -12,6 +12,7 @@ from recap import _public
 
 NAMES = [
     "Adapter",
+    "BPE",
     "CheckpointError",
     "ConfidenceOrder",
     "Description",
@@ -24,6 +25,8 @@ NAMES = [
     "RandomOrder",
     "SamplingOptions",
     "Schedule",
+    "TextOutput",
+    "TextPipeline",
     "VQGAN",
     "cosine",
     "fit",

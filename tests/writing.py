@@ -16,22 +16,18 @@ from tests.tokenizers.test_bpe import content
 SMALL: dict[str, Any] = {"width": 32, "depth": 2, "heads": 4, "kv_heads": 2, "hidden": 48, "num_tokens": 64}
 
 
-def tokenizer() -> BPE:
-    return BPE.parse(content())
-
-
-def text_pipeline(seed: int = 0, tokenizer: Any = None, **options: Any) -> TextPipeline:
+def text_pipeline(tokenizer: Any = None, **sizes: Any) -> TextPipeline:
     """One that writes at most 64 tokens, prompt and all."""
     spelled = BPE.parse(content())
-    config = TextConfig(codes=len(spelled), mask_id=spelled.mask_id, eos_id=spelled.eos_id, **SMALL)
-    pipe = TextPipeline(randomize(build(config), seed), tokenizer or spelled, **options)
+    ids = {"codes": len(spelled), "mask_id": spelled.mask_id, "eos_id": spelled.eos_id}
+    pipe = TextPipeline(randomize(build(TextConfig(**{**SMALL, **ids, **sizes})), 0), tokenizer or spelled)
     pipe.progress = False
     return pipe
 
 
-def write_model(folder: Path, **options: Any) -> Path:
+def write_model(folder: Path, **sizes: Any) -> Path:
     """Such a model as a folder."""
-    text_pipeline(**options).save_pretrained(folder)
+    text_pipeline(**sizes).save_pretrained(folder)
     (folder / "tokenizer.json").write_text(json.dumps(content()))
     return folder
 

@@ -9,13 +9,14 @@ from recap.core.selection import ConfidenceOrder, FixedOrder, RandomOrder
 from recap.models.adapter import Adapter
 from recap.models.described import Description
 from recap.models.registry import wrap
-from recap.pipelines import Output, Pipeline, load
-from recap.tokenizers import KLVAE, VQGAN
+from recap.pipelines import Output, Pipeline, TextOutput, TextPipeline, load
+from recap.tokenizers import BPE, KLVAE, VQGAN
 from recap.verification import verify
 from recap.view.frames import Frame
 from recap.view.images import fit
 
 __all__ = [
+    "BPE",
     "KLVAE",
     "VQGAN",
     "Adapter",
@@ -30,6 +31,8 @@ __all__ = [
     "RandomOrder",
     "SamplingOptions",
     "Schedule",
+    "TextOutput",
+    "TextPipeline",
     "cosine",
     "fit",
     "from_counts",

@@ -40,7 +40,7 @@ def test_both_ways_give_the_images_that_they_give_alone(monkeypatch: pytest.Monk
     assert not seen  # what sets all up waits until something is drawn
     drawn = [done for work in reused for done in both(pipe, [work], observer)]  # type: ignore[arg-type]
     assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(drawn, apart["reused"], strict=True))
-    assert all(torch.equal(both.images["plain"][i], apart["plain"][i].tokens) for i in range(3))  # type: ignore[arg-type]
+    assert all(torch.equal(both.answers["plain"][i], apart["plain"][i].tokens) for i in range(3))
     assert seen == [(0, 1), (0, 0), (0, 2), (1, 2), (1, 0), (2, 0), (2, 2)]  # whichever comes first takes turns
     assert observer.steps == [1, 2, 3, 4] * 3
     assert len(both.pairs.speedup.wall) == len(both.pairs.speedup.processor) == 3

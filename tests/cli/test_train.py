@@ -11,6 +11,8 @@ from recap import load
 from recap.checkpoints import load_pretrained
 from recap.cli import main
 from recap.tokenizers import KLVAE
+from recap.training.loop import Trainer
+from tests.tokenizers.test_bpe import content
 from tests.training.test_training import pictures
 
 
@@ -48,3 +50,37 @@ def test_the_command_trains_everything(tmp_path: Path, capsys: pytest.CaptureFix
     assert "KLVAE" in capsys.readouterr().err
     assert train("mar", "--out", str(tmp_path / "wrong")) == 2
     assert "--tokenizer" in capsys.readouterr().err
+
+
+def test_text_is_trained_and_loaded_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "books.txt").write_text("It was the best of times, it was the worst of times.\n" * 60)
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text(json.dumps(content()))
+    common = ["--data", str(tmp_path / "books.txt"), "--size", "tiny", "--batch", "128", "--save-every", "2"]
+
+    def train(*more: str) -> int:
+        return main(["train", "text", *common, "--warmup", "1", *more])
+
+    for name in ("whole", "parts"):
+        if name == "parts":  # stops half way, and goes on
+            halfway = pytest.MonkeyPatch()
+            halfway.setattr(Trainer, "save", stopping(Trainer.save))
+            assert train("--steps", "4", "--tokenizer", str(tokenizer), "--out", str(tmp_path / name)) != 0
+            halfway.undo()
+        assert train("--steps", "4", "--tokenizer", str(tokenizer), "--out", str(tmp_path / name)) == 0
+    first, second = (load_pretrained(tmp_path / name).state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    pipe = load(tmp_path / "whole")
+    assert len(pipe("It was", gen_length=20, schedule="4+6", seed=0).texts[0]) > 0
+    assert train("--steps", "4", "--out", str(tmp_path / "no")) == 2
+    assert "--tokenizer" in capsys.readouterr().err
+
+
+def stopping(save: Any) -> Any:
+    """Saves, and then is stopped."""
+
+    def saved(trainer: Trainer, path: Path) -> None:
+        save(trainer, path)
+        raise KeyboardInterrupt
+
+    return saved

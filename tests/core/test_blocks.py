@@ -122,7 +122,8 @@ def ours(net: Reader, prompt: list[int], schedule: Schedule) -> tuple[list[int],
 
 def blocks(number: int, mode: str | None, steps: int = LENGTH, threshold: float | None = None) -> Schedule:
     """So many blocks, each in so many steps."""
-    tokens, options = number * LENGTH, {"threshold": threshold}
+    tokens = number * LENGTH
+    options: dict[str, Any] = {"threshold": threshold}
     if mode is None:
         return preset("llada", tokens, full=number * steps, block=LENGTH, **options)
     return preset(f"fast-dllm-{mode}", tokens, full=number, local=number * (steps - 1), **options)

@@ -56,8 +56,8 @@ def schedules(draw: Any, tokens: int, guided: bool, local: bool = True, ended: b
     groups, done = [], 0
     for group in made.groups:
         done += group.tokens
-        steps = tuple(replace(step, until=done if ended else 0) for step in group.steps)
-        groups.append(replace(group, steps=steps, before=more[0], after=more[1]))
+        limited = tuple(replace(step, until=done if ended else 0) for step in group.steps)
+        groups.append(replace(group, steps=limited, before=more[0], after=more[1]))
     return replace(made, groups=tuple(groups))
 
 

@@ -25,7 +25,7 @@ from tests.docs.web import Web
 
 SERVERS = ("serve", "studio")
 # what is run; the others (evaluate, sweep, bench, train, ...) take minutes even when small, and are parsed
-RUN = ("sample", "edit", "verify", "convert", "plan", "models", "serve", "studio")
+RUN = ("sample", "edit", "write", "verify", "convert", "plan", "models", "serve", "studio")
 NEEDED = {
     "antibodies": ("antiberty", "transformers"),
     **dict.fromkeys(SERVERS, ("fastapi", "uvicorn")),

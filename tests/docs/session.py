@@ -23,6 +23,7 @@ from recap.models.registry import SIZES, TOKENIZER_SIZES, build, randomize
 from tests.docs import programs, smaller
 from tests.docs.blocks import COMMANDS, PYTHON, Block, blocks, check, commands
 from tests.models import standins
+from tests.writing import write_model
 
 HELD = ("mar", "model")  # objects of somebody else's class, which no page makes itself
 MEASURED = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")  # times and errors: other ones on every machine
@@ -117,7 +118,9 @@ def compare(place: str, shown: str, printed: str) -> None:
 
 
 def prepare(folder: Path) -> None:
-    """A photo with its mask, official files as one downloads them, and the folder that they are converted to."""
+    """A photo and its mask, official files, the folder that they are converted to, and a model of text."""
+    write_model(folder / "books", num_tokens=256)
+    (folder / "prompts.txt").write_text("It was a dark night\nThe old house\n")
     pixels = np.random.default_rng(0).integers(0, 256, (160, 200, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(folder / "photo.jpg")
     mask = np.zeros((160, 200), np.uint8)

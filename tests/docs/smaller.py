@@ -8,6 +8,7 @@ CPU instead of a GPU. Python: the CPU instead of a GPU.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -21,12 +22,15 @@ from recap.checkpoints import save_pretrained
 from recap.checkpoints.folder import config_from
 from recap.models.mar import MARConfig
 from recap.models.registry import SIZES, TOKENIZER_SIZES, architectures, build, randomize
+from recap.tokenizers.bpe import NAME as TOKENIZER
 
 WIDTH, HEADS = 32, 2
 SMALL: dict[str, Any] = {
     "width": WIDTH,
     "heads": HEADS,
     "decoder_heads": HEADS,
+    "kv_heads": HEADS,
+    "hidden": 2 * WIDTH,
     "depth": 2,
     "encoder_depth": 2,
     "decoder_depth": 1,
@@ -61,6 +65,8 @@ def write_models(home: Path) -> None:
         net = randomize(build(small(config_from(about, name))))
         rest = {key: value for key, value in about.items() if key not in ("format", "family", "config")}
         save_pretrained(net, home / name, **rest)
+        if (spelled := weights.HOME / name / TOKENIZER).is_file():
+            shutil.copy(spelled, home / name)
 
 
 @contextmanager

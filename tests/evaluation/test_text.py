@@ -13,7 +13,7 @@ from recap.core.canvas import Known
 from recap.core.heads import CategoricalHead
 from recap.core.schedule import cosine
 from recap.core.selection import InformedOrder
-from recap.evaluation.error import ErrorLog, drawn_from, evaluation_error, local_error
+from recap.evaluation.error import ErrorLog, evaluation_error, local_error
 from recap.evaluation.text import distinct_ngrams, likelihood_bound, token_agreement, unigram_entropy
 from recap.models.adapter import Adapter
 from recap.models.registry import adapt, build, randomize
@@ -231,7 +231,7 @@ def test_divergence_is_that_of_what_may_be_drawn() -> None:
     expected = (p * (p / q).log()).sum(-1).mean(-1)
     torch.testing.assert_close(evaluation_error(adapter, canvas, other, wanted), expected)
     assert isinstance(adapter.head, CategoricalHead)
-    assert drawn_from(adapter.head, other, 1, 1.0).exp()[..., MASK].eq(0).all()
+    assert adapter.head.log_shares(adapter.head.logits(other)).exp()[..., MASK].eq(0).all()
 
 
 def test_the_same_model_at_another_length_writes_into_the_same_log() -> None:

@@ -37,6 +37,7 @@ Case = dict[str, Any]
 def adapter(kind: str) -> TextAdapter:
     """A network of ours with the official tensors of a kind."""
     config = published_config(CONFIGS[kind])
+    assert config is not None
     net = build(config, meta=True)
     net.load_state_dict(clean(tensors(kind)), strict=True, assign=True)
     return FAMILY.adapter(net)  # type: ignore[return-value]

@@ -20,6 +20,7 @@ from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, Error, Locator, Page, Request, expect, sync_playwright
 
 from tests.server.served import few, slow
+from tests.writing import write_model
 
 PATIENCE = 30_000  # milliseconds
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -36,9 +37,9 @@ READ = """canvas => {
 
 
 def folders(place: Path) -> dict[str, Path]:
-    """Two small models: one is quick, one takes a while."""
+    """Small models: a quick one, one that takes a while, and one of text."""
     quick = few("maskgit").save_pretrained(place / "quick")
-    return {"quick": quick, "slow": slow(80).save_pretrained(place / "slow")}
+    return {"quick": quick, "slow": slow(80).save_pretrained(place / "slow"), "words": write_model(place / "words")}
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def small(**changes: Any) -> Limits:
     return Limits(**{"batch": 4, "queue": 8, "max_images": 8, **changes})
 
 
-def served(*models: str, pipes: dict[str, Pipeline] | None = None, draws: Any = None, **limits: Any) -> Worker:
+def served(*models: str, pipes: dict[str, Any] | None = None, draws: Any = None, **limits: Any) -> Worker:
     """A worker with small models in memory, the first one by default; all families where none is named."""
     named = {family: few(family) for family in models or ("maskgit", "mar", "mage")}
     return Worker(pipes or named, small(**limits), **draws or {})

@@ -13,13 +13,14 @@ pytest.importorskip("fastapi", reason="fastapi is not installed; the extra serve
 
 from recap.server.app import create_app
 from tests.server.served import few, process, served
+from tests.writing import write_model
 
 # the form of a request says nothing of classes that there are not, or of pictures that are none
 CONFIG = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "401", "404", "422", "429"]
 """
-PATHS = 6  # of the API
+PATHS = 7  # of the API
 
 
 def description(token: str | None = None, *, page: bool = False) -> Any:
@@ -28,7 +29,7 @@ def description(token: str | None = None, *, page: bool = False) -> Any:
 
 def test_every_endpoint_and_answer_is_described() -> None:
     document = description(page=True)
-    assert len(document["paths"]) == PATHS + 1
+    assert len(document["paths"]) == PATHS + 2
     for path, operations in document["paths"].items():
         for operation in operations.values():
             assert operation["description"], path
@@ -50,9 +51,9 @@ def test_a_token_is_described_where_one_is_asked_for() -> None:
 def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     if importlib.util.find_spec("schemathesis") is None:
         pytest.skip("schemathesis is not installed")
-    few("maskgit").save_pretrained(tmp_path / "model")
+    models = [str(few("maskgit").save_pretrained(tmp_path / "model")), str(write_model(tmp_path / "words"))]
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
-    with process("serve", "--model", str(tmp_path / "model"), token="s3cret") as (running, address):
+    with process("serve", "--model", models[0], "--model", models[1], token="s3cret") as (running, address):
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json"]
         command += ["--max-examples", "6", "--seed", "1", "--workers", "1", "--no-color"]
         command += ["--header", "Authorization: Bearer s3cret"]

@@ -18,8 +18,8 @@ from recap.core.costs import run_cost
 from recap.core.memory import is_out_of_memory, release
 from recap.core.schedule import Schedule
 from recap.engine import WARM_RUNS
-from recap.pipelines import Pipeline
 from recap.pipelines.base import Asked
+from recap.pipelines.base import ModelPipeline as Pipeline
 from recap.pipelines.inputs import planned_labels
 from recap.runs.record import versions
 from recap.runs.works import Work
@@ -116,11 +116,11 @@ def _measured(pipe: Pipeline, works: Sequence[Work], row: BenchRow, warmup: int,
     watch = clocked.watch
     with watch.measure("total"):
         tokens = generate(clocked, works)
-    if pipe.tokenizer is not None:
+    if pipe.decoder is not None:
         pipe.decode(tokens[:TOKENIZER_BATCH], "pt")
         for part in torch.split(tokens, TOKENIZER_BATCH):
             clocked.decode(part, "pt")
-    parts = PARTS if pipe.tokenizer is not None else PARTS[:-1]
+    parts = PARTS if pipe.decoder is not None else PARTS[:-1]
     return replace(
         with_runs(pipe, row, runs),
         split={part: watch.seconds[part] / batch for part in parts},
@@ -162,9 +162,8 @@ def in_turn(pipe: Pipeline, rows: Sequence[BenchRow], repeat: int, seed: int = 0
 
 
 def works_of(pipe: Pipeline, schedule: Asked | None, batch: int, seed: int = 0) -> list[Work]:
-    """A batch of images, their labels spread over all classes."""
-    labels = planned_labels(None, batch, None, pipe.model.classes)
-    return pipe.works(labels, batch, schedule, seed=seed)
+    """A batch of images, their labels spread over all classes, or of texts."""
+    return pipe.trial(batch, schedule, seed=seed, labels=planned_labels(None, batch, None, pipe.model.classes))
 
 
 @cache

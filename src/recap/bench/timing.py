@@ -19,7 +19,7 @@ from recap.core.protocols import Head, Selector
 from recap.core.steps import Step
 from recap.engine import WARM_RUNS
 from recap.models.adapter import Adapter, ModelWrapper
-from recap.pipelines import Pipeline
+from recap.pipelines.base import ModelPipeline as Pipeline
 from recap.runs.draw import begin
 from recap.runs.works import Work
 
@@ -99,13 +99,17 @@ class TimedPipeline(Pipeline):
 
     def __init__(self, pipe: Pipeline) -> None:
         vars(self).update(vars(pipe))
+        self.inner = pipe
         self.watch = Stopwatch(pipe.device)
         self.model = TimedModel(pipe.model, self.watch)
         self.selector = TimedSelector(pipe.selector, self.watch)
 
     def decode(self, tokens: Tensor, output_type: str = "pil") -> Any:
         with self.watch.measure("tokenizer"):
-            return super().decode(tokens, output_type)
+            return self.inner.decode(tokens, output_type)
+
+    def encode(self, images: Any) -> Tensor:
+        return self.inner.encode(images)
 
 
 def generate(pipe: Pipeline, works: Sequence[Work]) -> Tensor:

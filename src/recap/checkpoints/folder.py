@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from recap.checkpoints.int8 import HOW_TO_READ, SCALE, restore
+from recap.checkpoints.int8 import HOW_TO_READ, SCALE
 from recap.checkpoints.int8 import compact as made_compact
 from recap.checkpoints.safe_files import CheckpointError, read_json
+from recap.checkpoints.shards import INDEX, WEIGHTS, weights_in
 from recap.core.options import SamplingOptions
-from recap.models.registry import TOKENIZERS, architecture_of, architectures, build, recognised
+from recap.models.registry import FAMILIES, TOKENIZERS, architecture_of, architectures, build, recognised
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, PUBLISHED = "config.json", "published"
+METADATA = {"format": "pt"}  # of safetensors files
 MAX_KEYS_SHOWN = 8  # of those that do not fit
 
 
@@ -42,44 +44,124 @@ def save_pretrained(
     taken = {"format", "family", "config"} & set(about)
     if taken:
         raise CheckpointError(f"{', '.join(sorted(taken))} in {CONFIG} is not for the caller to set; leave it out")
-    if folder.exists() and not folder.is_dir():
-        raise CheckpointError(f"{folder} is a file; give a folder to write {CONFIG} and {WEIGHTS} into")
+    check_free(folder)
     known = architecture_of(net)
     if known is None:
         raise CheckpointError(f"{type(net).__name__} is not one of the library's networks; only those can be saved")
     config = {"format": "recap", "family": known.name, **about, "config": asdict(net.config)}  # type: ignore[call-overload]
     tensors = {key: value.detach().cpu().contiguous() for key, value in net.state_dict().items()}
-    metadata = {"format": "pt"}
+    metadata = dict(METADATA)
     if compact:
         tensors = made_compact(tensors, {key: value.cpu() for key, value in (scales or {}).items()})
         if any(key.endswith(SCALE) for key in tensors):
             metadata["compact"] = HOW_TO_READ
+    text = as_json(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / WEIGHTS, lambda path: save_file(tensors, path, metadata=metadata))
+    replace_file(folder / CONFIG, lambda path: path.write_text(text))
+    return folder
+
+
+def as_json(config: object) -> str:
     try:
-        text = json.dumps(config, indent=2) + "\n"
+        return json.dumps(config, indent=2) + "\n"
     except TypeError as error:
         raise CheckpointError(f"{CONFIG} cannot hold this: {error}; give strings, numbers and lists") from error
-    folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / WEIGHTS, lambda path: save_file(tensors, path, metadata=metadata))
-    _replace(folder / CONFIG, lambda path: path.write_text(text))
-    return folder
+
+
+def check_free(folder: Path, *names: str) -> None:
+    """Refuse to write where a file is, or a model in another number of files."""
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file; give a folder to write {CONFIG} and {WEIGHTS} into")
+    for name in names or (INDEX,):
+        if (folder / name).is_file():
+            raise CheckpointError(f"{folder} holds another model ({name}); choose another folder, or remove that one")
 
 
 def load_pretrained(
     folder: str | Path, *, torch_dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
 ) -> nn.Module:
-    """Read a network from `folder`, in evaluation mode."""
+    """Read a network from `folder`, in evaluation mode.
+
+    The folder may be as its authors publish it on the Hugging Face hub, in several files. Tensors are read, converted
+    and moved one by one.
+    """
     folder = Path(folder)
-    config = read_config(folder)
+    about = read_config(folder)
+    net, source = blank(about, folder), weights_in(folder)
+    fill(net, source, names_of(about, source.shapes), torch_dtype, device=device)
+    return net
+
+
+def blank(about: Mapping[str, Any], folder: Path) -> nn.Module:
+    """The network of a folder's parsed configuration, without memory."""
     try:
-        net = build(config_from(config, folder), meta=True)
+        return build(config_from(about, folder), meta=True)
     except (RuntimeError, TypeError, OverflowError) as error:  # numbers that no tensor can have
         raise CheckpointError(f"{folder} describes an impossible model: {str(error).splitlines()[0]}") from error
-    tensors = restore(read_tensors(folder / WEIGHTS), folder / WEIGHTS)
-    load_strict(net, tensors, source=str(folder / WEIGHTS))
-    return net.to(device=device, dtype=torch_dtype)
+
+
+def check_expected(config: object, expected: object, source: Path) -> None:
+    if expected is not None and config != expected:
+        raise CheckpointError(
+            f"{source} holds {config}; expected {expected}: give another folder, or leave the name out"
+        )
+
+
+def names_of(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """The library's names of a folder's tensors by their keys there."""
+    if about.get("format") != PUBLISHED:
+        return {key: key for key in tensors}
+    return own_names(tensors, architectures()[about["family"]].clean)
+
+
+def own_names(tensors: Mapping[str, Tensor], clean: Callable[[Any], Mapping[str, Tensor]]) -> dict[str, str]:
+    """What `clean` calls the tensors; those that it leaves out have no name."""
+    marks = {key: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for key, tensor in tensors.items()}
+    kept = {id(mark): name for name, mark in clean(marks).items()}
+    return {key: kept[id(mark)] for key, mark in marks.items() if id(mark) in kept}
+
+
+class Source(Protocol):
+    """Tensors by their keys, whose shapes are known before they are read, one by one."""
+
+    @property
+    def source(self) -> object: ...
+    @property
+    def shapes(self) -> Mapping[str, Tensor]: ...
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]: ...
+
+
+def fill(
+    net: nn.Module,
+    source: Source,
+    names: Mapping[str, str],
+    dtype: torch.dtype | None,
+    *,
+    kept: Collection[str] = (),
+    device: torch.device | str = "cpu",
+) -> None:
+    """Give a network without memory its tensors, `names` by their keys there, in `dtype` or `kept` as they are.
+
+    In memory there is never more than one beside the network's own.
+    """
+    check_strict(net, {name: source.shapes[key] for key, name in names.items()}, str(source.source))
+    for key, tensor in source:
+        if key not in names:
+            continue
+        turned = tensor.is_floating_point() and names[key] not in kept
+        given = tensor.to(device=device, dtype=dtype if turned else None)
+        if given is tensor and tensor.device.type == "cpu" and tensor.data_ptr() % 64:
+            given = tensor.clone()  # products of what lies otherwise in memory than torch's own are rounded otherwise
+        place, _, own = names[key].rpartition(".")
+        part = net.get_submodule(place)
+        ours = part._parameters.get(own)
+        setattr(part, own, given if ours is None else nn.Parameter(given, requires_grad=ours.requires_grad))
+        del tensor, given
 
 
 def read_config(folder: Path) -> dict[str, Any]:
+    """The parsed configuration of a model folder; of a published one, what it means here."""
     path = folder / CONFIG
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is no folder; a model is a folder with {CONFIG} and {WEIGHTS}")
@@ -90,9 +172,28 @@ def read_config(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"{error}; write it again with save_pretrained") from error
     entries = config if isinstance(config, dict) else {}
+    if "family" not in entries and "model_type" in entries:
+        return published(entries, path)
     if not isinstance(entries.get("family"), str) or not isinstance(entries.get("config"), dict):
         raise CheckpointError(f"{path} has no 'family' and 'config' entries; it was not written by recap")
     return entries
+
+
+def published(entries: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """What a configuration means that the authors of a model have written."""
+    for family in FAMILIES.values():
+        try:
+            config = family.published(entries)
+        except (ValueError, TypeError, OverflowError, AttributeError) as error:
+            raise CheckpointError(f"{path} describes a model that cannot be read here: {error}") from error
+        if config is not None:
+            preset = family.published_preset(config)
+            about = {"format": PUBLISHED, "family": family.name, "config": asdict(config)}
+            return about if preset is None else {**about, "sampling": {"preset": preset}}
+    raise CheckpointError(
+        f"{path} was not written by recap, and its model_type {entries['model_type']!r:.80} is none that is known; "
+        f"load the model with its own code, and see recap.wrap"
+    )
 
 
 def config_from(data: Mapping[str, Any], source: object) -> Any:
@@ -124,21 +225,8 @@ def _config(family: str, given: object) -> Any:
     return kinds[family](**values | inside)
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise CheckpointError(f"{path} does not exist; the folder is incomplete")
-    try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error}); it is truncated or corrupt, copy it again"
-        ) from error
-    # products of what lies otherwise in memory than torch's own tensors are rounded otherwise
-    return {key: value.clone() if value.data_ptr() % 64 else value for key, value in tensors.items()}
-
-
-def load_strict(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
-    """Give `net` the tensors of a checkpoint; every key must be there once and have the right shape."""
+def check_strict(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Every key of a network must be among the tensors, no other, and each of the right shape."""
     own = net.state_dict()
     faults = {
         "missing": [key for key in own if key not in tensors],
@@ -156,7 +244,6 @@ def load_strict(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> N
             f"{source} does not fit {type(net).__name__}({getattr(net, 'config', '')}){lists}\n"
             f"The file looks like {describe(tensors)}."
         )
-    net.load_state_dict(dict(tensors), strict=True, assign=True)
 
 
 def describe(tensors: Mapping[str, Tensor]) -> str:
@@ -239,7 +326,7 @@ def _options(config: Mapping[str, Any]) -> SamplingOptions | None:
         raise ValueError(f"a sampling that cannot be: {error}") from error
 
 
-def _replace(path: Path, write: Any) -> None:
+def replace_file(path: Path, write: Any) -> None:
     """Write beside the target and move it into place, so that no half-written file is ever seen."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -7,11 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from recap.checkpoints.folder import CONFIG, WEIGHTS
+from recap.checkpoints.folder import CONFIG
+from recap.checkpoints.rewrite import COMPANIONS
 from recap.checkpoints.safe_files import CheckpointError
+from recap.checkpoints.shards import INDEX, WEIGHTS
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-FILES = (CONFIG, WEIGHTS, f"tokenizer/{CONFIG}", f"tokenizer/{WEIGHTS}")
+BESIDE = (f"tokenizer/{CONFIG}", f"tokenizer/{WEIGHTS}")  # a tokenizer of images
+FILES = (CONFIG, WEIGHTS, INDEX, "model-*-of-*.safetensors", *COMPANIONS, *BESIDE)
 
 
 def is_name(model: str | Path) -> bool:

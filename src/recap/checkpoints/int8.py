@@ -43,7 +43,10 @@ def compact(tensors: Mapping[str, Tensor], scales: Mapping[str, Tensor] | None =
 
 
 def restore(tensors: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
-    """Undo `compact`; tensors that were never made compact come back untouched."""
+    """Undo `compact`; tensors that were never made compact come back untouched.
+
+    Of tensors without memory, shapes are checked and no values.
+    """
     scales = {key.removesuffix(SCALE): value for key, value in tensors.items() if key.endswith(SCALE)}
     whole = {key: tensor for key, tensor in tensors.items() if not key.endswith(SCALE)}
     if lost := [key for key in scales if key not in whole]:
@@ -60,17 +63,19 @@ def restore(tensors: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
                     f"{tuple(scale.shape)} of {scale.dtype}; expected int8 of two dimensions or more, and one "
                     f"float32 for each of its rows: save or copy the model again"
                 )
-            if not bool((scale.isfinite() & (scale >= 0)).all()):
+            if not scale.is_meta and not bool((scale.isfinite() & (scale >= 0)).all()):
                 raise CheckpointError(
                     f"{source} has {key}{SCALE} with values that are no scales; copy the model again"
                 )
-            whole[key] = tensor.float() * scale.view(shape)
+            # arithmetic without memory would import torch's compiler, for seconds
+            blank = torch.empty(tensor.shape, device="meta") if tensor.is_meta else None
+            whole[key] = tensor.float() * scale.view(shape) if blank is None else blank
         elif tensor.dtype == torch.int8:
             raise CheckpointError(
                 f"{source} has {key} in compact form but not its {key}{SCALE}; save or copy the model again"
             )
         elif scales and tensor.is_floating_point():
-            whole[key] = tensor.float()
+            whole[key] = torch.empty(tensor.shape, device="meta") if tensor.is_meta else tensor.float()
     return whole
 
 

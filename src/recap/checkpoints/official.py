@@ -1,10 +1,10 @@
-"""Official checkpoint files, read without running anything that is in them."""
+"""Official checkpoint files and folders, read without running anything that is in them."""
 
 from __future__ import annotations
 
 import argparse
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recap.checkpoints.folder import load_strict, read_tensors
+from recap.checkpoints.folder import (
+    CONFIG,
+    PUBLISHED,
+    Source,
+    check_expected,
+    config_from,
+    fill,
+    names_of,
+    own_names,
+    read_config,
+)
 from recap.checkpoints.safe_files import CheckpointError, check_tensors, read_pickle
+from recap.checkpoints.shards import INDEX, PICKLES, SHARD, WEIGHTS, Weights, weights_in
 from recap.models.registry import SIZES, TOKENIZER_SIZES, TOKENIZERS, architectures, build, recognised, size_name
 
 # data that training scripts leave beside the weights; their constructors do nothing but hold it
@@ -24,27 +35,84 @@ WRAPPERS = ("model_ema", "model", "state_dict")  # in this order: MAR is evaluat
 def load_official(
     path: str | Path, *, model: str | None = None, heads: int | None = None, dtype: torch.dtype | None = None
 ) -> nn.Module:
-    """A network from the official file of a family or tokenizer that the library knows.
+    """A network from the official file of a family or tokenizer that the library knows, or from a published folder.
 
-    The size follows from the file; `model` names the size that is expected, and another one is an error.
+    The size follows from the file; `model` names the size that is expected, and another one is an error. Tensors are
+    converted one by one.
     """
-    tensors = read_official(path)
-    for kind in TOKENIZERS.values():
-        inside = f"{kind.name}."
-        if model in kind.sizes and any(key.startswith(inside) for key in tensors):  # it lies inside a model's file
-            tensors = {key.removeprefix(inside): t for key, t in tensors.items() if key.startswith(inside)}
+    path = Path(path)
     if model is not None and heads is not None:
         raise CheckpointError(f"{model} has a known number of heads; give either model or heads")
-    if model is None:
-        config = _measured(tensors, heads)
+    expected = None if model is None else size_of(model)
+    source, about = _source(path)
+    if about is None:
+        names = _official_names(source.shapes, model)
+        config = expected or _measured({name: source.shapes[key] for key, name in names.items()}, heads)
     else:
-        config = TOKENIZER_SIZES[model] if model in TOKENIZER_SIZES else SIZES[size_name(model)]
+        names, config = names_of(about, source.shapes), config_from(about, path)
+        if heads is not None:
+            raise CheckpointError(f"{path / CONFIG} says how many heads there are; leave heads out")
+        check_expected(config, expected, path)
     net = build(config, meta=True)
-    load_strict(net, tensors, source=str(path))
-    for name, parameter in net.named_parameters():
-        if name.partition(".")[0] not in TOKENIZERS:  # a tokenizer inside keeps its precision
-            parameter.data = parameter.data.to(dtype=dtype)
+    inside = {name for name in names.values() if name.partition(".")[0] in TOKENIZERS}  # a tokenizer's stay
+    fill(net, source, names, dtype, kept=inside)
     return net
+
+
+def size_of(model: str) -> Any:
+    """The published size of a name."""
+    return TOKENIZER_SIZES[model] if model in TOKENIZER_SIZES else SIZES[size_name(model)]
+
+
+class Held:
+    """Tensors that were read together; those that were taken out are held no longer."""
+
+    def __init__(self, source: Path, tensors: dict[str, Tensor]) -> None:
+        self.source, self.shapes = source, tensors
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        while self.shapes:
+            yield self.shapes.popitem()
+
+
+def _source(path: Path) -> tuple[Source, dict[str, Any] | None]:
+    """The tensors of a file, or of a published folder with what its configuration means."""
+    if path.is_dir():
+        about = read_config(path)
+        if about.get("format") != PUBLISHED:
+            raise CheckpointError(f"{path} is a folder of this library already; load it as it is")
+        pickles = [name for name in PICKLES if (path / name).is_file()]
+        if pickles and not any((path / name).is_file() for name in (WEIGHTS, INDEX)):
+            if pickles[0] != PICKLES[0]:
+                raise CheckpointError(
+                    f"{path} has its weights in pickles of several files ({pickles[0]}), which are not read; save "
+                    f"it with safe_serialization=True where you trust it, and give that folder"
+                )
+            return Held(path / pickles[0], _plain(_read_pickle(path / pickles[0]), path / pickles[0])), about
+        return weights_in(path), about
+    if not path.is_file():
+        raise CheckpointError(f"{path} does not exist or is no file; give the checkpoint file itself")
+    if path.suffix == ".safetensors":
+        if SHARD.fullmatch(path.name):
+            raise CheckpointError(f"{path} is one of several files of a model; give the folder, with its {CONFIG}")
+        return Weights.of(path), None
+    return Held(path, _plain(_read_pickle(path), path)), None
+
+
+def _official_names(tensors: Mapping[str, Tensor], model: str | None) -> dict[str, str]:
+    """The library's names of the tensors of an official file by their keys there."""
+
+    def clean(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        plain = {key.removeprefix("module."): tensor for key, tensor in tensors.items()}
+        kind = recognised(plain)
+        named = plain if kind is None else kind.clean(plain)
+        for tokenizer in TOKENIZERS.values():
+            inside = f"{tokenizer.name}."
+            if model in tokenizer.sizes and any(key.startswith(inside) for key in named):  # it lies inside a model's
+                named = {key.removeprefix(inside): t for key, t in named.items() if key.startswith(inside)}
+        return named
+
+    return own_names(tensors, clean)
 
 
 def _measured(tensors: Mapping[str, Tensor], heads: int | None) -> Any:
@@ -66,13 +134,17 @@ def _measured(tensors: Mapping[str, Tensor], heads: int | None) -> Any:
 def read_official(path: str | Path) -> dict[str, Tensor]:
     """The state dict inside an official file, wrappers taken off and keys in the library's names."""
     path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"{path} does not exist or is no file; give the checkpoint file itself")
-    content = read_tensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder and no file; give the checkpoint file itself")
+    source, _ = _source(path)
+    names = _official_names(source.shapes, None)
+    return {names[key]: tensor for key, tensor in source if key in names}
+
+
+def _plain(content: Any, path: Path) -> dict[str, Tensor]:
     tensors = _unwrap(content, path)
     check_tensors(tensors, path)
-    kind = recognised(tensors)
-    return tensors if kind is None else kind.clean(tensors)
+    return tensors
 
 
 def _read_pickle(path: Path) -> Any:

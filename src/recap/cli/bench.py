@@ -17,12 +17,21 @@ import torch
 
 from recap.bench.measure import BenchRow, ceiling, compared, in_turn, machine, measure, times
 from recap.bench.schedules import LISTS, PAPER_MODELS, checked, listed
-from recap.cli.options import DTYPES, add_batch, add_model, check_device, default_model, pipeline_of
+from recap.cli.options import (
+    DTYPES,
+    add_batch,
+    add_length,
+    add_model,
+    any_pipeline_of,
+    at_length,
+    check_device,
+    default_model,
+)
 from recap.core.options import SamplingOptions, guidance_scale
 from recap.core.presets import PRESETS
 from recap.engine import ENGINES, check_engine, default_engine
 from recap.models.registry import size_name
-from recap.pipelines import Pipeline
+from recap.pipelines import blank
 from recap.pipelines.loading import find_model
 from recap.planning.memory import MAX_BATCH, choose_batch
 from recap.runs.files import write_json
@@ -43,6 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", choices=LISTS, help="schedules by name; paper: of its models, if none is named")
     parser.add_argument("--preset", choices=PRESETS, help="published setting to follow (default: the model's own)")
     parser.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START/END")
+    add_length(parser)
     add_batch(parser, nargs="+", default=[8])
     parser.add_argument("--engine", choices=("auto", *ENGINES), nargs="+", default=["auto"], help="default auto")
     precisions = ("float32", "bfloat16")
@@ -81,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 def job_of(name: str, args: argparse.Namespace) -> tuple[SamplingOptions, list[SamplingOptions]]:
     """How a model is sampled, and its schedules, checked; without any, its own and plain with as many sub-steps."""
-    pipe = Pipeline.blank(name, shrink=args.tiny)
+    pipe = at_length(blank(name, shrink=args.tiny), args.length)
     pipe.options = pipe.options.override(SamplingOptions(args.preset, guidance=args.guidance))
     schedules = [SamplingOptions.from_text(text) for text in args.schedule]
     if args.list:
@@ -103,7 +113,8 @@ def measured(
     repeated = {"warmup": args.warmup, "repeat": 1 if args.device == "cpu" else args.repeat, "seed": args.seed}
     for dtype in dict.fromkeys(args.dtype):
         one = {"model": model, "dtype": dtype, "engine": "eager"}
-        pipe, shown = pipeline_of(argparse.Namespace(**vars(args) | one))
+        pipe, shown = any_pipeline_of(argparse.Namespace(**vars(args) | one))
+        pipe = at_length(pipe, args.length)
         pipe.options = options
         for engine in dict.fromkeys(default_engine(args.device) if name == "auto" else name for name in args.engine):
             for batch in dict.fromkeys(args.batch):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from recap import weights
-from recap.checkpoints.folder import WEIGHTS, config_from, read_config, read_model_config
+from recap.checkpoints.folder import config_from, read_config, read_model_config
+from recap.checkpoints.shards import WEIGHTS
 from recap.models.registry import FAMILIES, SIZES, TOKENIZER_SIZES, count_parameters, family_of
 
 
@@ -20,8 +21,9 @@ def run(args: argparse.Namespace) -> int:
     for name in weights.folders():
         print(embedded_line(name, weights.HOME / name))
     for name, config in SIZES.items():
-        what = f"width {getattr(config, 'width', ''):<5} {config.num_tokens} tokens  {drawn(config)}"
-        print(line(name, family_of(config).name, config, "", what))
+        family = family_of(config)
+        tokens = "" if family.modality == "text" else f"{config.num_tokens} tokens  "
+        print(line(name, family.name, config, "", f"width {getattr(config, 'width', ''):<5} {tokens}{drawn(config)}"))
     for name, tokenizer in TOKENIZER_SIZES.items():
         print(line(name, "tokenizer", tokenizer, "", f"{tokenizer.stride} pixels a token"))
     return 0
@@ -45,6 +47,8 @@ def embedded_line(name: str, folder: Path) -> str:
 
 
 def drawn(config: Any) -> str:
+    if family_of(config).modality == "text":
+        return f"up to {config.num_tokens} tokens of {config.codes} ids"
     classes = getattr(config, "classes", 0)
     return f"{classes} classes" if classes else "unconditional"
 

@@ -16,41 +16,41 @@ from recap.core.presets import PRESETS, TEXT
 from recap.core.steps import CONFIDENCE, SOLVERS
 from recap.engine import ENGINES
 from recap.models.registry import build, family_of, randomize, size_name
-from recap.pipelines import Pipeline, TextPipeline
+from recap.pipelines import Pipeline, TextPipeline, pipeline_from
 from recap.pipelines.inputs import RANDOM, find_classes, planned_labels, random_labels, read_labels
 from recap.pipelines.loading import find_model, find_parts
 from recap.planning.memory import size_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TEXT_LENGTH = 256  # tokens of texts with which a model is measured
+AnyPipeline = Pipeline | TextPipeline
 SHORT_RUN = SamplingOptions(full=12, local=4)  # of random weights: enough to see it run
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """How to sample, in the words of `SamplingOptions`; what is left out is the model's own."""
     group = parser.add_argument_group("sampling, where it is not to be the model's own")
-    _add_evaluations(group, [name for name in PRESETS if name not in TEXT])
+    _add_usual(group, [name for name in PRESETS if name not in TEXT])
     group.add_argument("--choice-temperature", type=float, metavar="T", help="temperature of the choice of positions")
     group.add_argument(
         "--head-steps", type=head_steps, metavar="S", help="diffusion steps, or FULL/LOCAL after either evaluation"
     )
     group.add_argument("--solver", choices=SOLVERS, help="how a diffusion head takes its steps")
-    _add_choice(group)
 
 
 def add_writing(parser: argparse.ArgumentParser) -> None:
     """How to write text, likewise."""
     group = parser.add_argument_group("sampling, where it is not to be the model's own")
-    _add_evaluations(group, list(TEXT))
+    _add_usual(group, list(TEXT))
     group.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
     group.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens of probability P")
     group.add_argument("--block", type=int, metavar="N", help="write blocks of N tokens from left to right")
     group.add_argument("--rows", choices=ROWS, help="what local evaluations recompute (default target)")
     group.add_argument("--threshold", type=float, metavar="P", help="commit every token that is at least this sure")
     group.add_argument("--confidence", choices=CONFIDENCE, help="what it means to be sure of a token")
-    _add_choice(group)
 
 
-def _add_evaluations(group: Any, presets: Sequence[str]) -> None:
+def _add_usual(group: Any, presets: Sequence[str]) -> None:
     """Options that mean the same for images and texts."""
     group.add_argument("--preset", choices=presets, help="published setting to follow")
     group.add_argument(
@@ -63,9 +63,6 @@ def _add_evaluations(group: Any, presets: Sequence[str]) -> None:
     group.add_argument("--guidance", type=guidance_scale, metavar="S", help="guidance scale, or START/END")
     group.add_argument("--temperature", type=float, metavar="T", help="temperature of the draws")
 
-
-def _add_choice(group: Any) -> None:
-    """Which positions come first, and how many are looked at."""
     group.add_argument("--order", choices=ORDERS, help="where to decode first")
     about = "rows of a target set, as a multiple of what its group commits (default 1, informed 2)"
     group.add_argument("--target", type=float, metavar="M", help=about)
@@ -106,7 +103,7 @@ def add_labels(parser: argparse.ArgumentParser, num: int) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
 
 
-def labels_of(args: argparse.Namespace, pipe: Pipeline, usual: int) -> list[int] | None:
+def labels_of(args: argparse.Namespace, pipe: AnyPipeline, usual: int) -> list[int] | None:
     """One label for each image, by the plan that the arguments name; None for a model without classes."""
     classes, names, text = pipe.model.classes, pipe.class_names, args.labels
     num, each = usual if args.num is None else args.num, getattr(args, "per_class", None)
@@ -139,6 +136,21 @@ def add_model(parser: argparse.ArgumentParser, name: str = "--model", **more: An
     parser.add_argument("--device", default="cpu", help="where to run (default cpu)")
 
 
+def add_length(parser: argparse.ArgumentParser) -> None:
+    """How long texts are; images have the size that they have."""
+    about = f"tokens of a text (default {TEXT_LENGTH}, or as many as the model has places for)"
+    parser.add_argument("--length", type=int, metavar="N", help=about)
+
+
+def at_length(pipe: AnyPipeline, length: int | None) -> AnyPipeline:
+    """The pipeline for texts of a length, where it writes texts."""
+    if isinstance(pipe, TextPipeline):
+        return pipe.at(min(TEXT_LENGTH, pipe.language.longest) if length is None else length)
+    if length is not None:
+        raise ValueError(f"--length is for texts; images of this model have {pipe.model.num_tokens} tokens")
+    return pipe
+
+
 def add_running(parser: argparse.ArgumentParser) -> None:
     """How a model is run."""
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the model")
@@ -168,7 +180,7 @@ def pipeline_of(args: argparse.Namespace) -> tuple[Pipeline, str]:
     return pipe, name
 
 
-def any_pipeline_of(args: argparse.Namespace, modality: str | None = None) -> tuple[Pipeline | TextPipeline, str]:
+def any_pipeline_of(args: argparse.Namespace, modality: str | None = None) -> tuple[AnyPipeline, str]:
     """Likewise for a model of images or of text, or of either where it is all the same."""
     name = args.model or default_model(modality or "images")
     check_device(args.device)
@@ -179,7 +191,7 @@ def any_pipeline_of(args: argparse.Namespace, modality: str | None = None) -> tu
         text = kind == "text"
         does, command = ("writes text", "recap write") if text else ("draws images", "recap sample")
         raise ValueError(f"{name} {does}, which is for `{command}`; this command takes models of {modality}")
-    pipe = (TextPipeline if kind == "text" else Pipeline).from_parts(parts, name)
+    pipe = pipeline_from(parts, name)
     if folder is None:
         pipe.options = pipe.options.override(SHORT_RUN)
         name = f"{size_name(name)}{' (tiny)' if args.tiny else ''}, random weights"

@@ -1,4 +1,4 @@
-"""Train a tokenizer or a model on photos, as the embedded ones were trained.
+"""Train a tokenizer or a model on photos or texts, as the embedded ones were trained.
 
 A run that was stopped goes on from OUT/training.pt when the same command is given again, and ends as if it had never
 stopped.
@@ -11,6 +11,7 @@ import os
 import time
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ from recap.checkpoints.safe_files import read_json
 from recap.cli.options import check_device
 from recap.models.registry import build, tiny
 from recap.runs.files import write_json
-from recap.tokenizers import KLVAE, VQGAN
+from recap.tokenizers import BPE, KLVAE, VQGAN
+from recap.tokenizers.bpe import NAME
+from recap.training.bpe import train_bpe
 from recap.training.critic import FeatureCritic
 from recap.training.data import Photos, read_photos
 from recap.training.families import IdsObjective, LatentsObjective, compile_parts, initialise, tokenized
@@ -28,26 +31,31 @@ from recap.training.flowers import FLOWERS
 from recap.training.loop import Objective, Recipe, Trainer
 from recap.training.perceptual import WIDTHS, PerceptualDistance
 from recap.training.rounding import rounded_to_keep
+from recap.training.text import BOOKS, SHORT, TextObjective
+from recap.training.texts import encoded, read_texts
 from recap.training.tokenizers import TokenizerObjective, initialise_layers, measured_scale
 from recap.weights import find
 
 STATE = "training.pt"
+DECAY = {"tokenizer": 0.0, "text": 0.05}  # of weights
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=("tokenizer", "maskgit", "mage", "mar"), help="what to train")
-    parser.add_argument("--data", required=True, help="folder of photos, with a sub-folder for each class")
+    parser.add_argument("what", choices=("tokenizer", "maskgit", "mage", "mar", "text"), help="what to train")
+    parser.add_argument(
+        "--data", required=True, help="folder of photos, a sub-folder a class; or texts (.txt, .txt.xz)"
+    )
     parser.add_argument("--out", required=True, help="folder for the model and the state of its training")
-    parser.add_argument("--kind", choices=("kl", "vq"), default="kl", help="of the tokenizer (default kl)")
+    parser.add_argument("--kind", choices=("kl", "vq", "bpe"), default="kl", help="of the tokenizer (default kl)")
     parser.add_argument("--tokenizer", help="folder or name of the tokenizer that a model draws for")
     parser.add_argument("--init", help="folder or name of a trained one to start from")
-    parser.add_argument("--size", choices=("flowers", "tiny"), default="flowers", help="default flowers")
+    parser.add_argument("--size", choices=("embedded", "tiny"), default="embedded", help="default embedded")
     parser.add_argument("--steps", type=int, default=4000, help="steps of the whole run (default 4000)")
-    parser.add_argument("--compile", action="store_true", help="compile the parts that repeat (CUDA)")
+    parser.add_argument("--compile", action="store_true", help="compile the parts that repeat (CUDA, photos)")
     parser.add_argument("--muon", action="store_true", help="matrices of the blocks by Muon, the rest by AdamW")
     parser.add_argument("--decoder-only", action="store_true", help="a tokenizer's tokens stay (with --init)")
     parser.add_argument("--class-names", metavar="FILE", help="JSON list of names, kept with the model")
-    parser.add_argument("--batch", type=int, default=256, help="photos a step (default 256)")
+    parser.add_argument("--batch", type=int, default=256, help="photos a step, or tokens of text (default 256)")
     parser.add_argument("--lr", type=float, default=8e-4, help="learning rate at its highest (default 8e-4)")
     parser.add_argument("--warmup", type=int, default=400, help="steps until it is there (default 400)")
     parser.add_argument("--ema", type=float, default=0.9995, help="decay of the averaged weights (default 0.9995)")
@@ -63,17 +71,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_device(args.device)
-    photos = read_photos(args.data).to(args.device)
-    print(f"{len(photos)} photos of {photos.pixels.shape[-1]} pixels, {photos.classes} classes")
     out = Path(args.out)
+    if args.what == "tokenizer" and args.kind == "bpe":
+        made = train_bpe(read_texts(args.data), out)
+        print(f"a tokenizer of {len(made)} ids -> {out}")
+        return 0
+    of_text = args.what == "text"
+    photos = None if of_text else read_photos(args.data).to(args.device)
+    if photos is not None:
+        print(f"{len(photos)} photos of {photos.pixels.shape[-1]} pixels, {photos.classes} classes")
     out.mkdir(parents=True, exist_ok=True)
     chosen = {name: getattr(args, name) for name in ("steps", "batch", "lr", "warmup", "ema", "seed", "bf16", "muon")}
-    recipe = Recipe(**chosen, weight_decay=0.0 if args.what == "tokenizer" else 0.03)
+    recipe = Recipe(**chosen, weight_decay=DECAY.get(args.what, 0.03))
     beside = about(args, out)  # a mistake in it shows now and not after the training
     if args.what == "mar" and args.device != "cpu":
         torch.backends.cuda.enable_cudnn_sdp(False)  # it would plan anew for every length that the encoder meets
-    make = tokenizer_objective if args.what == "tokenizer" else model_objective
-    trainer = Trainer(make(args, photos), recipe, args.device)
+    if photos is None:
+        objective: Objective = text_objective(args)
+    else:
+        objective = (tokenizer_objective if args.what == "tokenizer" else model_objective)(args, photos)
+    trainer = Trainer(objective, recipe, args.device)
     if (out / STATE).is_file():
         trainer.resume(out / STATE)
         print(f"going on at step {trainer.step}")
@@ -82,11 +99,13 @@ def run(args: argparse.Namespace) -> int:
         trainer.run(trainer.step - trainer.step % args.save_every + args.save_every)
         trainer.save(out / STATE)
     net = trainer.product()
-    if isinstance(net, KLVAE) and not args.decoder_only:
+    if photos is not None and isinstance(net, KLVAE) and not args.decoder_only:
         net = measured_scale(net, photos)
-    small = args.size == "flowers"
+    small = args.size == "embedded"
     scales = rounded_to_keep(net, trainer) if small and args.what != "tokenizer" else None
     save_pretrained(net, out, compact=small, scales=scales, **beside)
+    if of_text:
+        copyfile(tokenizer_file(args.tokenizer), out / NAME)
     about_run = {"what": args.what, "recipe": asdict(recipe), "seconds": time.perf_counter() - began}
     write_json(out / "training.json", about_run | {"log": trainer.log})
     print(f"{args.what}: {recipe.steps} steps, {trainer.log[-1]} -> {out}")
@@ -95,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 def about(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     """What stands beside a model: its tokenizer, and the names of its classes."""
-    if args.what == "tokenizer":
+    if args.what in ("tokenizer", "text"):
         return {}
     if not args.tokenizer:
         raise ValueError(f"{args.what} learns tokens; say which tokenizer makes them: --tokenizer FOLDER")
@@ -106,6 +125,29 @@ def about(args: argparse.Namespace, out: Path) -> dict[str, Any]:
         except (OSError, ValueError) as error:
             raise ValueError(f"--class-names: {error}; give a JSON list with a name for each class") from error
     return entries
+
+
+def tokenizer_file(name: str | None) -> Path:
+    """The file of a tokenizer of text: given as it is, by its folder, or by a model that comes with the package."""
+    if not name:
+        raise ValueError("text learns tokens; say which tokenizer makes them: --tokenizer FOLDER")
+    path = find(name) or Path(name)
+    return path / NAME if path.is_dir() else path
+
+
+def text_objective(args: argparse.Namespace) -> Objective:
+    tokenizer = BPE.load(tokenizer_file(args.tokenizer))
+    ids = torch.from_numpy(encoded(read_texts(args.data), tokenizer).astype("int32")).to(args.device)
+    size = tiny(BOOKS) if args.size == "tiny" else BOOKS
+    config = replace(size, codes=len(tokenizer), mask_id=tokenizer.mask_id, eos_id=tokenizer.eos_id)
+    print(f"{len(ids):,} tokens, {config.num_tokens} a text")
+    if args.init:
+        net = read(args.init, args.device)
+        if net.config != config:
+            raise ValueError(f"--init {args.init} is {net.config}, but {config} is to be trained; give one like it")
+    else:
+        net = initialise(build(config), torch.Generator().manual_seed(args.seed))
+    return TextObjective(net.train().to(args.device), ids, args.batch, SHORT)
 
 
 def read(name: str, device: str) -> Any:

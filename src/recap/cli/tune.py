@@ -11,8 +11,17 @@ import argparse
 from pathlib import Path
 
 from recap import weights
-from recap.checkpoints.folder import CONFIG, read_config
-from recap.cli.options import add_batch, add_labels, add_model, add_running, labels_of, pipeline_of
+from recap.checkpoints.folder import CONFIG, PUBLISHED, read_config
+from recap.cli.options import (
+    add_batch,
+    add_labels,
+    add_length,
+    add_model,
+    add_running,
+    any_pipeline_of,
+    at_length,
+    labels_of,
+)
 from recap.core.options import SamplingOptions
 from recap.pipelines.inputs import RANDOM
 from recap.planning.memory import choose_batch
@@ -31,6 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     about = "sampling that all schedules are to share, as in :temperature=0.8 (default: the model's own)"
     parser.add_argument("--schedule", metavar=":KEY=VALUE", help=about)
     add_labels(parser, NUM)
+    add_length(parser)
     add_batch(parser)
     add_running(parser)
     parser.add_argument(
@@ -41,13 +51,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     budget = Budget.from_text(args.budget)
     folder = own_folder(args.model) if args.write else None
-    pipe, shown = pipeline_of(args)
+    pipe, shown = any_pipeline_of(args)
+    pipe = at_length(pipe, args.length)
     pipe.options = pipe.options_for(SamplingOptions.from_args(args))
     if pipe.model.classes and args.labels is None:
         args.labels = RANDOM  # the first images, which all schedules draw, are then not all of the first classes
     labels = labels_of(args, pipe, NUM)
     num = (args.num or NUM) if labels is None else len(labels)
-    plain = pipe.schedule(pipe.options.plain())
+    plain = pipe.schedule(pipe.options.plain(pipe.model.num_tokens))
     pipe.batch_size = choose_batch(pipe, plain, args.batch, num, cache_limit=args.cache_limit)
     latency = measured(pipe, None if labels is None else labels[0])
     whole = latency.seconds(plain)
@@ -79,6 +90,8 @@ def own_folder(model: str | None) -> Path:
             f"{model or weights.default()} has no folder of its own to write to; copy it with "
             f"recap.load(NAME).save_pretrained(FOLDER) and tune that, or leave --write out"
         )
+    if read_config(Path(model)).get("format") == PUBLISHED:
+        raise ValueError(f"{model} stays as its authors publish it; write to one of `recap convert {model} OUT`")
     return Path(model)
 
 

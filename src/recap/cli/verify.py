@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torch import nn
 
-from recap.cli.options import DTYPES, add_model, pipeline_of
+from recap.cli.options import DTYPES, add_model, any_pipeline_of
 from recap.models.adapter import Adapter
 from recap.models.registry import adapt
 from recap.verification.verifier import TOLERANCE, Check, Verifier
@@ -26,6 +26,7 @@ from recap.verification.verifier import TOLERANCE, Check, Verifier
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, "model")
     parser.add_argument("--seed", type=int, default=0, help="of random weights and of what is checked (default 0)")
+    parser.add_argument("--length", type=int, metavar="N", help="tokens of a text (default 64 at most)")
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="largest relative error (default 1e-5)")
     parser.add_argument("--dtype", choices=("float32", "float64"), help="default: float32 on the CPU, else float64")
     parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
@@ -39,8 +40,9 @@ def run(args: argparse.Namespace) -> int:
         shown, model = args.model, own(args.model)
         model.module.to(device=args.device, dtype=DTYPES[args.dtype])
     else:
-        pipe, shown = pipeline_of(args)
+        pipe, shown = any_pipeline_of(args)
         model = pipe.model
+    model = model.short() if args.length is None else model.at(args.length)
     checks: list[Check] = []
     if not args.json:
         print(f"{shown} on {args.device}, {args.dtype}")

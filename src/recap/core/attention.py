@@ -107,8 +107,9 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 def by_key_head(ops: Ops, q: Tensor, k: Tensor, v: Tensor, shared: int) -> Tensor:
     """Attention of `shared` neighbouring heads for each key head; keys and values are not copied."""
-    grouped = q.unflatten(1, (-1, shared)).flatten(2, 3)  # (B, Hk, shared * M, Dh)
-    return ops.attention(grouped, k, v).unflatten(2, (shared, -1)).flatten(1, 2)
+    batch, _, rows, width = q.shape
+    grouped = q.reshape(batch, -1, shared * rows, width)  # (B, Hk, shared * M, Dh)
+    return ops.attention(grouped, k, v).reshape(batch, -1, rows, width)
 
 
 def advance(

@@ -12,6 +12,9 @@ from recap.core.cache import CacheLayout
 from recap.core.schedule import Schedule
 from recap.core.steps import Step
 
+RERANKING = "informed"  # the order in which local evaluations choose anew
+RANKING = ("confidence", RERANKING)  # those that draw candidates to choose from
+
 
 class CostModel(Protocol):
     """Sizes of a model, enough to count; all figures are for one image and one guidance branch."""
@@ -75,7 +78,17 @@ def logit_bytes(drawn: int, codes: int, rows: tuple[int, int], itemsize: int) ->
     return drawn * codes * (branches * (itemsize + 4) + 4 * 4 * images)
 
 
-def run_cost(model: CostModel, schedule: Schedule) -> Cost:
+def candidates(schedule: Schedule, context: int, step: Step) -> int:
+    """Masked rows from which the first step of a group chooses, `context` having arrived before."""
+    return schedule.known + min(schedule.tokens, step.until or schedule.tokens) - context
+
+
+def ranks(model: CostModel, order: str | None) -> bool:
+    """Whether the first step of a group draws more rows than it commits, in an order (None: the model's own)."""
+    return model.draws_candidates and order in (None, *RANKING)
+
+
+def run_cost(model: CostModel, schedule: Schedule, order: str | None = None) -> Cost:
     """What grouped decoding with `schedule` costs for one image, all guidance branches."""
     full = local = head = 0
     size = schedule.known + schedule.tokens
@@ -83,20 +96,21 @@ def run_cost(model: CostModel, schedule: Schedule) -> Cost:
         branches = 2 if group.guided else 1
         first, *others = group.steps
         full += branches * model.full_flops(context)
-        head += branches * _first_draw(model, schedule, context, first)
+        head += branches * _first_draw(model, schedule, context, first, order)
         decoded = context + first.tokens
         for step in others:
             local += branches * model.local_flops(context, decoded, group.local_rows(context, size))
-            head += branches * model.draw_flops(group.local_draws(step, decoded - context), step.head_steps)
+            head += branches * model.draw_flops(
+                group.local_draws(step, decoded - context, order == RERANKING), step.head_steps
+            )
             decoded += step.tokens
     return Cost(full, local, head)
 
 
-def _first_draw(model: CostModel, schedule: Schedule, decoded: int, step: Step) -> int:
+def _first_draw(model: CostModel, schedule: Schedule, decoded: int, step: Step, order: str | None) -> int:
     """The draw after a full evaluation: candidates that are ranked, and what is drawn to be committed."""
     drawn = model.draw_flops(step.tokens, step.head_steps)
-    if not model.draws_candidates:
+    if not ranks(model, order):
         return drawn
-    last = schedule.known + (step.until or schedule.tokens)
-    ranked = model.draw_flops(last - decoded, step.head_steps)
+    ranked = model.draw_flops(candidates(schedule, decoded, step), step.head_steps)
     return ranked if step.rank_temperature is None else ranked + drawn

@@ -12,6 +12,8 @@ from recap.core.canvas import Draw
 from recap.core.noise import PositionNoise
 from recap.core.steps import Step
 
+BARRED = -1e30  # a logit that leaves an id no share at any temperature, and is finite still when divided by one
+
 
 def guided(predictions: Tensor, branches: int, scale: float) -> Tensor:
     """Combine the branches: u + scale (c - u), conditional first; scale 1 is the conditional one alone."""
@@ -50,6 +52,13 @@ class CategoricalHead:
             ids = (tempered.softmax(-1) / noise.exponential(logits.shape[-1])).argmax(-1)
         sure = logits if step.confidence == "probability" else tempered
         return Draw(self.named(ids), CONFIDENCES[step.confidence](sure, ids))
+
+    def log_shares(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of what may be drawn; that of the barred id is far below all others, and finite."""
+        if self.barred is not None:
+            logits = logits.clone()
+            logits[..., self.barred] = BARRED
+        return logits.log_softmax(-1)
 
     def named(self, ids: Tensor) -> Tensor:
         """Ids as the model knows them, from places among the logits."""

@@ -151,7 +151,7 @@ def usual_order(preset: str | None) -> str | None:
     return ORDER_OF.get(preset, "informed") if preset in TEXT else None
 
 
-def preset(name: str, tokens: int = 256, **given: Unpack[Draws]) -> Schedule:
+def preset(name: str, tokens: int = 256, **given: Any) -> Schedule:
     """A published setting by name, for example `preset("mar-large", full=72, local=24)`."""
     if name not in PRESETS:
         near = get_close_matches(name, PRESETS, n=1, cutoff=0.0)[0]

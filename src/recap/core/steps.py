@@ -131,9 +131,12 @@ class Group:
         rows = self.recomputed(slice(context, min(context + self.rows, size)), size)
         return rows.stop - rows.start
 
-    def local_draws(self, step: Step, done: int) -> int:
-        """Rows that a local sub-step draws at most, once the group has committed `done` tokens."""
-        return self.rows - done if self.target else step.tokens
+    def local_draws(self, step: Step, done: int, reranks: bool = False) -> int:
+        """Rows that a local sub-step draws at most, once the group has committed `done` tokens.
+
+        All that is left of the target set, if that is more than what is committed, or ranked anew in any case.
+        """
+        return self.rows - done if self.target or reranks else step.tokens
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from recap.core.attention import Norm, Ops
 from recap.core.cache import LayerCache, Rows
 from recap.core.canvas import Draw
-from recap.core.heads import CategoricalHead
+from recap.core.heads import BARRED, CategoricalHead
 from recap.core.noise import PositionNoise
 from recap.core.protocols import Head
 from recap.core.steps import Step
@@ -32,7 +32,8 @@ class FusedOps(Ops):
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # torch takes 128 rows and keys at a time: ours is quicker where half of the last of these would be empty
         few = q.shape[2] <= kernels.FEW or (k.shape[2] - 1) % 128 < 64
-        if self.seen is None and q.dtype in HALF and few:
+        beside = q.stride(1) == q.shape[3]  # not where several heads ask one of keys
+        if self.seen is None and q.dtype in HALF and few and beside:
             return kernels.attend(q, k, v)
         return super().attention(q, k, v)
 
@@ -69,7 +70,7 @@ class FusedCategoricalHead(CategoricalHead):
             return super().draw(features, step, branches, noise)
         logits = self.logits(features)
         if self.barred is not None:  # finite, for branches are subtracted from each other
-            logits[..., self.barred] = torch.finfo(logits.dtype).min
+            logits[..., self.barred] = max(torch.finfo(logits.dtype).min, BARRED)
         ids, confidence = kernels.draw_ids(logits, noise, branches, step.guidance, step.temperature)
         return Draw(self.named(ids), confidence)
 

@@ -217,10 +217,10 @@ def twin(part: Any, made: dict[int, Any]) -> Any:
 def joined(view: Any) -> Any:
     """An attention whose queries, keys and values come from one product, if they came from three alike."""
     parts = view.project if isinstance(view, AttentionView) else ()
-    alike = len(parts) == 3 and all(type(part) is PackedLinear for part in parts)
-    if not alike or len({part.bias is None for part in parts}) > 1:
+    layers = tuple(part for part in parts if type(part) is PackedLinear)
+    if len(layers) != 3 or len({layer.bias is None for layer in layers}) > 1:
         return view
-    return replace(view, project=(JoinedLinear(parts),))
+    return replace(view, project=(JoinedLinear(layers),))
 
 
 def changes(attributes: dict[str, Any], made: dict[int, Any]) -> dict[str, Any]:

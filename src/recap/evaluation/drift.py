@@ -116,7 +116,7 @@ def reveal(
 
 
 def context_features(model: Adapter, canvas: Canvas, contexts: Sequence[int]) -> dict[int, dict[str, Tensor]]:
-    """What goes into each attention layer's qkv in a full evaluation, averaged over the first K tokens for each K.
+    """What goes into each attention layer in a full evaluation, averaged over the first K tokens for each K.
 
     Returns (B, D) vectors by K and layer; with two branches, those of the last one.
     """
@@ -129,11 +129,12 @@ def context_features(model: Adapter, canvas: Canvas, contexts: Sequence[int]) ->
             pooled[k][name] = x[-canvas.batch :, prefix : prefix + k].double().mean(dim=1)  # (B, D)
 
     with ExitStack() as hooks:
-        layers = {name: getattr(module, "qkv", None) for name, module in model.module.named_modules()}
+        modules = model.module.named_modules()
+        layers = {name: getattr(module, "qkv", getattr(module, "q_proj", None)) for name, module in modules}
         found = {name: qkv for name, qkv in layers.items() if isinstance(qkv, nn.Module)}
         if not found:
             kind = type(model.module).__name__
-            raise ValueError(f"{kind} has no attention layer with a `qkv` module; give a network that has one")
+            raise ValueError(f"{kind} has no attention layer with a `qkv` or `q_proj` module; give one that has")
         for name, qkv in found.items():
             handle = qkv.register_forward_pre_hook(lambda _, inputs, name=name: see(name, inputs[0]))
             hooks.callback(handle.remove)

@@ -83,20 +83,13 @@ def evaluation_error(
     """
     exact = model.full(canvas, None, wanted)  # (branches * B, n, D)
     if isinstance(model.head, CategoricalHead):
-        p, q = (drawn_from(model.head, x, canvas.branches, guidance) for x in (exact, features))  # (B, n, V)
+        logits = (model.head.logits(x).double() for x in (exact, features))
+        p, q = (model.head.log_shares(guided(x, canvas.branches, guidance)) for x in logits)  # (B, n, V)
         # rounding can push a divergence of 0 a little below it
         return (p.exp() * (p - q)).sum(-1).mean(-1).clamp_min(0.0)
     pairs = ((features - exact).double(), exact.double())
     gap, size = (x.square().sum((1, 2)).view(canvas.branches, -1).sum(0).sqrt() for x in pairs)  # (B)
     return gap / size
-
-
-def drawn_from(head: CategoricalHead, features: Tensor, branches: int, guidance: float) -> Tensor:
-    """Log-probabilities (B, n, V) of what a head draws at temperature 1."""
-    logits = guided(head.logits(features).double(), branches, guidance)
-    if head.barred is not None:
-        logits[..., head.barred] = NEVER
-    return logits.log_softmax(-1)
 
 
 def error_name(model: Adapter) -> str:

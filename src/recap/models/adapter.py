@@ -34,6 +34,7 @@ class Adapter(ABC):
     config: Any
     head: Head
     blocks: Sequence[Any]
+    knows_lengths: bool = False  # in the place of labels: texts of a batch may then differ in length
     exact_batches: bool = False  # on a CPU: an image has the same bits whatever is drawn beside it, and gains by it
 
     def __init__(self, net: nn.Module, *, refresh_prefix: bool = False) -> None:
@@ -78,6 +79,10 @@ class Adapter(ABC):
             raise ValueError(
                 f"this model draws {self.num_tokens} tokens and no other number, but {num_tokens} are asked"
             )
+        return self
+
+    def short(self) -> Self:
+        """The same model at a length at which it can be tried out quickly, if it knows several."""
         return self
 
     def single_layer(self) -> Self:
@@ -264,6 +269,9 @@ class ModelWrapper(Adapter):
     def at(self, num_tokens: int) -> Self:
         return self.around(self.model.at(num_tokens))
 
+    def short(self) -> Self:
+        return self.around(self.model.short())
+
     start = inside("start")
     new_cache = inside("new_cache")
     full = inside("full")
@@ -281,3 +289,4 @@ class ModelWrapper(Adapter):
     classes = inside("classes")
     guidable = inside("guidable")
     exact_batches = inside("exact_batches")
+    knows_lengths = inside("knows_lengths")

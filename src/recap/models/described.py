@@ -53,7 +53,7 @@ class Rotary:
             if self.pairs == "halves":
                 fellows = part.roll(width // 2, dims=-1)
             else:
-                fellows = part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+                fellows = part.reshape(*part.shape[:-1], -1, 2).flip(-1).flatten(-2)
             mixed = torch.addcmul(part * cos, fellows, sin)
             return (mixed if width == head else torch.cat([mixed, whole[..., width:]], dim=-1)).to(x.dtype)
 
@@ -283,7 +283,7 @@ def parted(made: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def by_head(change: Apply, x: Tensor, head: int) -> Tensor:
-    return change(x.unflatten(-1, (-1, head))).flatten(2)  # (B, M, H, Dh) inside
+    return change(x.view(*x.shape[:-1], -1, head)).flatten(2)  # (B, M, H, Dh) inside
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,6 +37,7 @@ class Architecture:
     tiny: Callable[[Any], Any]  # the same architecture, small enough for a laptop to run in a second
     key: str  # of a state dict, that only this kind has
     infer: Callable[[Tensors, int | None], Any]  # its sizes from a state dict, and the number of heads if given
+    official_key: str | None = None  # the same in official files that have other names
     clean: Callable[[Tensors], dict[str, Tensor]] = dict  # an official state dict under the library's names
 
 
@@ -57,6 +58,7 @@ class Family(Architecture):
     # attributes by which `wrap` knows a network of the authors' own classes, with blanks between; one text for each
     needs: tuple[str, ...] = ()
     published: Callable[[Mapping[str, Any]], Any] = lambda entries: None  # its sizes from a config.json not of ours
+    published_preset: Callable[[Any], str | None] = lambda config: None  # how such a model was meant to be run
     fused_head: Callable[[Head], Head | None] | None = None  # a faster head like this one, if it is the family's
 
 

@@ -71,7 +71,7 @@ def architecture_of(config: object) -> Architecture | None:
 
 def recognised(tensors: Mapping[str, Tensor]) -> Architecture | None:
     """The family or tokenizer whose own key is among those of a state dict."""
-    return next((kind for kind in architectures().values() if kind.key in tensors), None)
+    return next((k for k in architectures().values() if k.key in tensors or k.official_key in tensors), None)
 
 
 def family_of(config: object) -> Family:
@@ -98,6 +98,11 @@ def size_name(name: str, others: Sequence[str] = ()) -> str:
         f"no model is called {name!r} and no such folder exists; did you mean {near!r}? "
         f"{inside}Published sizes: {', '.join(SIZES)}"
     )
+
+
+def published_name(config: object) -> str | None:
+    """What a published size is called."""
+    return next((name for name, size in {**SIZES, **TOKENIZER_SIZES}.items() if size == config), None)
 
 
 def usual_preset(model: Adapter) -> str:

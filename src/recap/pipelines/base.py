@@ -37,6 +37,7 @@ class ModelPipeline:
     modality: ClassVar[str]
     progress = True
     tokenizer: Any
+    class_names: Sequence[str] | None = None
 
     def __init__(self, model: nn.Module | Adapter, selector: Selector | None, batch_size: int) -> None:
         self.model: Adapter = adapt(model)
@@ -133,6 +134,21 @@ class ModelPipeline:
         """The model that draws a work."""
         return self.model
 
+    def schedule(self, asked: Asked | None = None) -> Schedule:
+        """The schedule of a run: the model's own, or as asked."""
+        raise NotImplementedError
+
+    @property
+    def decoder(self) -> Any:
+        """The network that makes pixels of tokens, where there is one."""
+        return self.tokenizer
+
+    def trial(
+        self, num: int, schedule: Asked | None = None, *, seed: int = 0, labels: Sequence[int] | None = None
+    ) -> list[Work]:
+        """Works to measure with: `num` images of these classes, or texts without a prompt that nothing ends."""
+        raise NotImplementedError
+
     def sized(self, tokens: int) -> Config:
         """The sizes of the model where it draws so many tokens."""
         config: Config = self.model.config
@@ -148,4 +164,8 @@ class ModelPipeline:
 
     def decode(self, tokens: Tensor, output_type: str = "pil") -> Any:
         """What is shown of tokens in raster order: pictures; of text, nothing but the tokens."""
+        raise NotImplementedError
+
+    def preview(self, tokens: Tensor, masked: Tensor) -> Any:
+        """What is shown of a run under way."""
         raise NotImplementedError

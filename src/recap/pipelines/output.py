@@ -22,6 +22,7 @@ from recap.view.progress import tqdm
 from recap.view.sheet import grid
 
 if TYPE_CHECKING:
+    from recap.pipelines.base import ModelPipeline
     from recap.pipelines.pipeline import Callback, Pipeline
 
 SHOWN = 16  # images that a notebook is shown of a result
@@ -67,7 +68,7 @@ class Output:
 class Call:
     """Tells a progress bar and a callback what is drawn for a call."""
 
-    def __init__(self, pipe: Pipeline, works: Sequence[Work], callback: Callback | None) -> None:
+    def __init__(self, pipe: ModelPipeline, works: Sequence[Work], callback: Any) -> None:
         self.pipe, self.works, self.callback = pipe, works, callback
         names = " and ".join(dict.fromkeys(str(work.schedule) for work in works))
         total = sum(len(work.schedule.steps) for work in works)
@@ -111,7 +112,7 @@ def collect(pipe: Pipeline, works: Sequence[Work], output_type: str, callback: C
     return Output(images, tokens, schedules, tuple(names) or None, torch.stack(masked) if masked else None)
 
 
-def frames(pipe: Pipeline, works: Sequence[Work]) -> Iterator[Frame]:
+def frames(pipe: ModelPipeline, works: Sequence[Work]) -> Iterator[Frame]:
     """A frame of all works, which have one schedule, after every sub-step."""
     schedule = works[0].schedule
     size = images_together(pipe, schedule)

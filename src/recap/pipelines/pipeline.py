@@ -182,6 +182,11 @@ class Pipeline(ImageCodec, ModelPipeline):
             for row in range(batch)
         ]
 
+    def trial(
+        self, num: int, schedule: Asked | None = None, *, seed: int = 0, labels: Sequence[int] | None = None
+    ) -> list[Work]:
+        return self.works(labels, num if labels is None else None, schedule, seed=seed)
+
     def __call__(
         self,
         labels: Labels | None = None,

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from recap.checkpoints import CheckpointError, save_pretrained
 from recap.core.noise import stream_key
 from recap.core.options import SamplingOptions
+from recap.core.presets import TEXT
 from recap.core.schedule import Schedule
 from recap.core.start import check_fit
 from recap.models.adapter import Adapter
 from recap.models.registry import Config
 from recap.models.text import TextAdapter
 from recap.pipelines.base import BATCH, Asked, ModelPipeline
-from recap.pipelines.inputs import Generators, generators_of
+from recap.pipelines.inputs import generators_of
 from recap.pipelines.loading import Parts
 from recap.pipelines.output import Call, frames
 from recap.pipelines.prompts import Message, WriteRequest, changes, chats_of, check_tokenizer, encoded, rows_of
@@ -55,7 +56,8 @@ class TextPipeline(ModelPipeline):
             )
         self.tokenizer = tokenizer
         self.options = self.options_for(options)
-        self._lengths: dict[int, Adapter] = {}
+        self.length = min(LENGTH, self._plain_model.longest)
+        self._lengths: dict[tuple[Adapter, int], Adapter] = {}
         check_tokenizer(tokenizer, self._plain_model)
 
     @classmethod
@@ -91,11 +93,22 @@ class TextPipeline(ModelPipeline):
     def model_of(self, work: Work) -> Adapter:
         assert work.start is not None
         length = len(work.start.masked)
-        if length not in self._lengths:
+        if length == self.model.num_tokens:
+            return self.model
+        key = self.model, length
+        if key not in self._lengths:
             if len(self._lengths) >= 8:  # an engine holds on to memory for each
                 self._lengths.pop(next(iter(self._lengths))).release()
-            self._lengths[length] = self.model.at(length)
-        return self._lengths[length]
+            self._lengths[key] = self.model.at(length)
+        return self._lengths[key]
+
+    def at(self, length: int) -> Self:
+        """Write texts of this length from now on, where no other is asked for; the model is set up for it."""
+        model = self.language.at(length)
+        if self._room(length) != length:
+            raise ValueError(f"on a {self.device.type} texts have a multiple of {BUCKET} tokens; {length} is none")
+        self._plain_model, self.length = model, length
+        return self.compile(self._asked_engine)
 
     def release(self) -> None:
         for model in self._lengths.values():
@@ -107,10 +120,14 @@ class TextPipeline(ModelPipeline):
         """The model's own options with what is asked for over them."""
         if asked is None:
             return self.options
-        return self.options.override(SamplingOptions.from_text(asked) if isinstance(asked, str) else asked)
+        options = self.options.override(SamplingOptions.from_text(asked) if isinstance(asked, str) else asked)
+        if options.preset not in TEXT:
+            raise ValueError(f"preset {options.preset!r} is for images; use one of text: {', '.join(TEXT)}")
+        return options
 
-    def schedule(self, asked: Asked | None = None, tokens: int = LENGTH, known: int = 0) -> Schedule:
+    def schedule(self, asked: Asked | None = None, tokens: int | None = None, known: int = 0) -> Schedule:
         """The schedule that writes `tokens` behind or between `known` ones: the model's own, or as asked."""
+        tokens = self.length if tokens is None else tokens
         if isinstance(asked, Schedule):
             schedule = asked.knowing(known)
         else:
@@ -123,17 +140,16 @@ class TextPipeline(ModelPipeline):
         prompt: str | Sequence[str] | None = None,
         *,
         first: int = 0,
-        generator: Generators | None = None,
-        seed: int | None = None,
         **asked: Unpack[WriteRequest],
     ) -> list[Work]:
         """One text to write for each prompt and each of `num_texts` answers; everything is checked here."""
+        seed = asked.get("seed")
         rows = self._rows(prompt, asked)
         answers, length = asked.get("num_texts", 1), asked.get("gen_length")
         if not isinstance(answers, int) or answers < 1:
             raise ValueError(f"num_texts is {answers!r}; say how many answers to write to each prompt, at least 1")
         if length is None:
-            length = 0 if any(self.language.config.mask_id in row for row in rows) else LENGTH
+            length = 0 if any(self.language.config.mask_id in row for row in rows) else self.length
         if not isinstance(length, int) or isinstance(length, bool) or length < 0:
             raise ValueError(f"gen_length is {length!r}; it is a number of tokens, 0 or more")
         given = asked.get("schedule")
@@ -142,7 +158,7 @@ class TextPipeline(ModelPipeline):
             options = self.options_for(given).override(changes(asked))
         elif any(changes(asked).json()):
             raise ValueError(f"a Schedule says everything itself; leave {', '.join(changes(asked).json())} out")
-        generators = generators_of(len(rows) * answers, generator, seed, first)
+        generators = generators_of(len(rows) * answers, asked.get("generator"), seed, first)
         stop = self.language.config.eos_id if asked.get("eos_early_stop", True) else None
         works = []
         for number, row in enumerate(row for row in rows for _ in range(answers)):
@@ -189,8 +205,10 @@ class TextPipeline(ModelPipeline):
         if failed := [place for place, work in enumerate(works) if isinstance(results[work], Failed)]:
             raise FloatingPointError(f"text(s) {failed} of the batch {NOT_FINITE}")
         sequences = [self.written(work, results[work].tokens) for work in works]
-        texts = [self.text_of(work, ids) for work, ids in zip(works, sequences, strict=True)]
-        return TextOutput(texts if output_type == "text" else None, sequences, tuple(work.schedule for work in works))
+        texts = None
+        if output_type == "text":
+            texts = [str(self.text_of(work, ids)) for work, ids in zip(works, sequences, strict=True)]
+        return TextOutput(texts, sequences, tuple(work.schedule for work in works))
 
     def stream(self, prompt: str | Sequence[str] | None = None, **asked: Unpack[WriteRequest]) -> Iterator[TextFrame]:
         """The texts so far, after every sub-step; the run waits for whoever looks, and ends when nobody does."""
@@ -224,6 +242,15 @@ class TextPipeline(ModelPipeline):
 
     def decode(self, tokens: Tensor, output_type: str = "pil") -> None:
         return None
+
+    @property
+    def decoder(self) -> None:
+        return None
+
+    def trial(
+        self, num: int, schedule: Asked | None = None, *, seed: int = 0, labels: Sequence[int] | None = None
+    ) -> list[Work]:
+        return self.works(num_texts=num, schedule=schedule, gen_length=self.length, eos_early_stop=False, seed=seed)
 
     def sized(self, tokens: int) -> Config:
         return self.language.at(tokens).config
@@ -291,8 +318,7 @@ class TextPipeline(ModelPipeline):
                 f"a prompt of {len(row)} tokens and {length} to write make {whole}, but the model has places for "
                 f"{longest}; shorten the prompt, or ask for a gen_length of {max(0, longest - len(row))} at most"
             )
-        room = whole if self.device.type == "cpu" else min(-(-whole // BUCKET) * BUCKET, longest)
-        ids = torch.full((room,), config.eos_id)
+        ids = torch.full((self._room(whole),), config.eos_id)
         ids[: len(row)] = torch.tensor(row, dtype=torch.long)
         ids[len(row) : whole] = config.mask_id
         masked = ids == config.mask_id
@@ -301,6 +327,11 @@ class TextPipeline(ModelPipeline):
                 "there is nothing to write: gen_length is 0 and the prompt has no masks; give a gen_length"
             )
         return Start(masked, tokens=ids.to(self.device)), int(masked.sum())
+
+    def _room(self, length: int) -> int:
+        """How many places a text is given."""
+        together = self.device.type not in ("cpu", "meta")
+        return length if not together else min(-(-length // BUCKET) * BUCKET, self.language.longest)
 
     def __repr__(self) -> str:
         model = self.language

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recap.core.costs import CostModel
+from recap.core.costs import RERANKING, CostModel, candidates, ranks
 from recap.core.schedule import Schedule
 from recap.tokenizers import KLVAEConfig, VQGANConfig
 
@@ -57,16 +57,24 @@ def predict(
     dtype: torch.dtype = torch.float32,
     tokenizer: KLVAEConfig | VQGANConfig | None = None,
     cuda: bool = False,
+    order: str | None = None,
 ) -> Memory:
-    """The peak of drawing `batch` images; without a `tokenizer` they stay tokens."""
+    """The peak of drawing `batch` images; without a `tokenizer` they stay tokens.
+
+    `order` says how many rows a step draws, to choose from; without one it is that of the model.
+    """
     branches = 2 if schedule.guided else 1
     rows, size = (batch, batch * branches), dtype.itemsize
     cache = config.cache_layout(schedule).nbytes(batch, branches, dtype) if schedule.local else 0
     head = 0
     for context, group in schedule.contexts():
-        for index, step in enumerate(group.steps):
-            ranked = config.draws_candidates and index == 0
-            drawn = schedule.known + schedule.tokens - context if ranked else group.local_draws(step, 0)
+        done = 0  # of the group
+        for step in group.steps:
+            if done:
+                drawn = group.local_draws(step, done, order == RERANKING)
+            else:
+                drawn = candidates(schedule, context, step) if ranks(config, order) else step.tokens
+            done += step.tokens
             head = max(head, config.draw_bytes(step, drawn, rows, size, cuda))
     evaluation = batch * branches * config.full_values * size
     # graphs keep the head's memory during evaluations; without them, what it computes ahead may be there twice
@@ -139,14 +147,14 @@ def choose_batch(
     """
     if asked != "auto" and cache_limit is None:
         return int(asked)
-    tokenizer = pipe.tokenizer.config if decoded and pipe.tokenizer is not None else None
+    tokenizer = pipe.decoder.config if decoded and pipe.decoder is not None else None
     predicted = partial(  # the weights are there already
         predict,
         pipe.sized(schedule.known + schedule.tokens),
         schedule,
         weights=0,
         dtype=pipe.model.dtype,
-        tokenizer=tokenizer,  # type: ignore[arg-type]
+        tokenizer=tokenizer,
         cuda=pipe.device.type == "cuda",
     )
     if cache_limit is not None and predicted(1).cache > cache_limit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ class Plan:
     plain_cost: Cost
     memory: Memory  # of a batch, at its peak
     largest_batch: int | None = None  # within a limit
+    noun: str = "image"  # what a run draws
 
     @property
     def cache_bytes(self) -> int:
@@ -82,20 +83,24 @@ def plan(
     batch: int = 1,
     cuda: bool = False,
     limit: int | None = None,
+    order: str | None = None,
 ) -> Plan:
     """Operations and memory of `schedule` on a model of this size; with a `limit` in bytes also the largest batch.
 
-    The tokenizer runs in float32 whatever the model does; inside MAGE there is one already.
+    The tokenizer runs in float32 whatever the model does; inside MAGE there is one already. `order` is as for
+    `predict`.
     """
-    if schedule.tokens != config.num_tokens:
+    if schedule.known + schedule.tokens != config.num_tokens:
         raise ValueError(f"the schedule decodes {schedule.tokens} tokens but {model} has {config.num_tokens}")
     decoder = 0 if tokenizer is None else count_parameters(tokenizer)
     rounded = count_parameters(config) - (decoder if family_of(config).tokenizer_inside else 0)
     weights = rounded * dtype.itemsize + 4 * decoder
-    predicted = partial(predict, config, schedule, weights=weights, dtype=dtype, tokenizer=tokenizer, cuda=cuda)
+    how: dict[str, Any] = {"dtype": dtype, "tokenizer": tokenizer, "cuda": cuda, "order": order}
+    predicted: Callable[[int], Memory] = partial(predict, config, schedule, weights=weights, **how)
     most = None if limit is None else largest_batch(predicted, limit)
-    costs = run_cost(config, schedule), run_cost(config, schedule.plain())
-    return Plan(model, preset, schedule, *costs, predicted(batch), most)
+    costs = run_cost(config, schedule, order), run_cost(config, schedule.plain(), order)
+    noun = "text" if family_of(config).modality == "text" else "image"
+    return Plan(model, preset, schedule, *costs, predicted(batch), most, noun)
 
 
 def paper_plans(**options: Any) -> list[Plan]:
@@ -123,7 +128,7 @@ def table(plans: Iterable[Plan]) -> str:
             "head TFLOP": f"{cost.head / 1e12:.3f}",
             "total TFLOP": f"{cost.total / 1e12:.3f}",
             "plain TFLOP": f"{p.plain_cost.total / 1e12:.3f}",
-            "cache/image": f"{p.cache_bytes / 1e6:.1f} MB",
+            f"cache/{p.noun}": f"{p.cache_bytes / 1e6:.1f} MB",
             "speed-up": f"{p.speedup:.3f}x",
         }
         rows.append(row)
@@ -135,5 +140,5 @@ def memory_table(plans: Iterable[Plan], limit: int | None = None) -> str:
     for p in plans:
         parts = {name: f"{size / 1e6:.1f} MB" for name, size in p.memory.as_dict().items()}
         row = {"model": p.model, "full+local": str(p.schedule), **parts, "batch": str(p.memory.batch)}
-        rows.append(row if limit is None else row | {f"images in {limit / 1e9:g} GB": str(p.largest_batch)})
+        rows.append(row if limit is None else row | {f"{p.noun}s in {limit / 1e9:g} GB": str(p.largest_batch)})
     return aligned(rows)

@@ -120,7 +120,7 @@ def _batch(
             observer.step(works, step, canvas)
         if cancelled is not None and all(map(cancelled, works)):
             return []
-        if ended(works, canvas):
+        if works[0].stop is not None and ended(works, canvas):
             break
     return finish(pipe, works, canvas.raster(), canvas.finite, decode)
 

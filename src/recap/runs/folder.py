@@ -159,6 +159,7 @@ class NumberedFolder(RunFolder):
 
     noun: ClassVar[str]  # what is in a file
     ending: ClassVar[str]
+    labelled: ClassVar[bool]  # whether labels are classes
 
     def __init__(self, path: str | Path, num: int, settings: Mapping[str, Any]) -> None:
         super().__init__(path, num, settings)
@@ -170,10 +171,6 @@ class NumberedFolder(RunFolder):
     @abstractmethod
     def encoded(self, result: Done) -> bytes:
         """What is in the file of a result."""
-
-    def about(self, work: Work) -> Entry:
-        """What the manifest says of a work, beside its file and seed."""
-        return {}
 
     def find(self, images: Mapping[int, Entry]) -> set[int]:
         candidates = {**images, **self._recorded()}
@@ -211,7 +208,8 @@ class NumberedFolder(RunFolder):
             if work.index not in self._done or not path.is_file():
                 raise OSError(f"{self.noun} {work.index} has vanished from {self.path}; run the same command again")
             seed = image_seed(work.seed or 0, work.index)
-            images[path.name] = {**self._done[work.index], "seed": seed, **self.about(work)}
+            about = {} if work.label is None or not self.labelled else {"label": work.label}
+            images[path.name] = {**self._done[work.index], "seed": seed, **about}
         self.write_manifest(images=images)
         shutil.rmtree(self.path / SHARDS)
 
@@ -247,7 +245,7 @@ class NumberedFolder(RunFolder):
 class ImageFolder(NumberedFolder):
     """Pictures."""
 
-    noun, ending = "image", "png"
+    noun, ending, labelled = "image", "png", True
 
     def __init__(self, path: str | Path, num: int, settings: Mapping[str, Any]) -> None:
         super().__init__(path, num, settings)
@@ -259,9 +257,6 @@ class ImageFolder(NumberedFolder):
             self.images[result.work.index] = image
         image.save(stream := io.BytesIO(), "PNG")
         return stream.getvalue()
-
-    def about(self, work: Work) -> Entry:
-        return {} if work.label is None else {"label": work.label}
 
     def shown(self) -> list[Image.Image]:
         """All images of a small run; those that another process or an earlier run has made are read."""
@@ -285,7 +280,7 @@ class ImageFolder(NumberedFolder):
 class TextFolder(NumberedFolder):
     """Texts, in UTF-8."""
 
-    noun, ending = "text", "txt"
+    noun, ending, labelled = "text", "txt", False
 
     def __init__(self, path: str | Path, num: int, settings: Mapping[str, Any], said: Callable[[Done], str]) -> None:
         """`said` gives the text of a result."""

@@ -85,7 +85,7 @@ def record(
     schedule = works[0].schedule
     first, last = schedule.steps[0], schedule.steps[-1]
     labels = [work.label for work in works if work.label is not None and pipe.modality == "images"]
-    names: Sequence[str] | None = getattr(pipe, "class_names", None)
+    names = pipe.class_names
     return {
         "model": model,
         **known,

@@ -43,7 +43,7 @@ class CheckedRequest:
 
     def name_of(self, work: Work) -> str | None:
         """The name of an image's class, where it has one."""
-        names = getattr(self.pipe, "class_names", None)
+        names = self.pipe.class_names
         return None if names is None or work.label is None else names[work.label]
 
     @property
@@ -86,10 +86,10 @@ class PendingRequest:
         """Its place in the queue is another one now, 1 being next."""
 
 
-Models = Mapping[str, Pipeline | TextPipeline]
+Served = Mapping[str, Pipeline | TextPipeline]
 
 
-def read(models: Models, limits: Limits, request: schema.PlanRequest) -> CheckedRequest:
+def read(models: Served, limits: Limits, request: schema.PlanRequest) -> CheckedRequest:
     """The works that a request means, or a refusal; too large a request is refused before anything is made."""
     name, pipe = model_of(models, request)
     if isinstance(pipe, TextPipeline):
@@ -113,7 +113,7 @@ def read(models: Models, limits: Limits, request: schema.PlanRequest) -> Checked
     return CheckedRequest(draw, name, pipe, works, options, files)
 
 
-def model_of(models: Models, request: schema.PlanRequest) -> tuple[str, Pipeline | TextPipeline]:
+def model_of(models: Served, request: schema.PlanRequest) -> tuple[str, Pipeline | TextPipeline]:
     """The model that a request names, or the first that can do what it asks for."""
     kind = None  # to predict what one costs, any will do
     if isinstance(request, schema.DrawRequest | schema.Write):

@@ -14,7 +14,8 @@ from recap.pipelines import Pipeline, TextPipeline
 from recap.pipelines.text import LENGTH
 
 MAX_COUNT = 4096  # of anything; the server's own limits are lower
-MAX_TEXT = 2**16  # characters of a prompt, and ids
+MAX_TEXT = 2**16  # characters of a prompt
+MAX_PROMPTS = 64  # of a request, and messages of a chat
 OPTIONS = [field.name for field in fields(SamplingOptions)]
 
 Word = Annotated[str, Field(min_length=1, max_length=200)]
@@ -24,7 +25,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Prompt = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
-Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, max_length=MAX_TEXT)]
+Ids = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, max_length=MAX_COUNT)]
 
 
 class Request(BaseModel):
@@ -106,26 +107,26 @@ class LengthRequest(PlanRequest):
     )
 
 
-class Message(Request):
+class ChatMessage(Request):
     """What somebody says in a chat."""
 
     role: Word
     content: Prompt
 
 
-Chat = Annotated[list[Message], Field(min_length=1, max_length=MAX_COUNT)]
+Chat = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_PROMPTS)]
 
 
 class Write(LengthRequest):
     """Texts to write: those of the run with this seed, as `recap write` would write them."""
 
-    prompt: Prompt | Annotated[list[Prompt], Field(min_length=1, max_length=MAX_COUNT)] | None = Field(
+    prompt: Prompt | Annotated[list[Prompt], Field(min_length=1, max_length=MAX_PROMPTS)] | None = Field(
         default=None, description="What a text begins with, or a list; left out, it begins from nothing."
     )
-    messages: Chat | Annotated[list[Chat], Field(min_length=1, max_length=MAX_COUNT)] | None = Field(
+    messages: Chat | Annotated[list[Chat], Field(min_length=1, max_length=MAX_PROMPTS)] | None = Field(
         default=None, description="In the place of a prompt: a chat, or a list, for models with a chat template."
     )
-    input_ids: Ids | Annotated[list[Ids], Field(min_length=1, max_length=MAX_COUNT)] | None = Field(
+    input_ids: Ids | Annotated[list[Ids], Field(min_length=1, max_length=MAX_PROMPTS)] | None = Field(
         default=None, description="In the place of a prompt: its ids, or a list of such lists."
     )
     num: Positive = Field(default=1, description="Texts to each prompt.")
@@ -143,10 +144,10 @@ class Write(LengthRequest):
         return [self.prompt] if self.prompt is None or isinstance(self.prompt, str) else list(self.prompt)
 
     @property
-    def chats(self) -> list[list[Message]]:
+    def chats(self) -> list[list[ChatMessage]]:
         """One chat, or several."""
         chats: Any = self.messages or []
-        return [chats] if chats and isinstance(chats[0], Message) else chats
+        return [chats] if chats and isinstance(chats[0], ChatMessage) else chats
 
     def count(self, first: int = 0) -> int:
         """How many texts are asked for."""

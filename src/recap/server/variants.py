@@ -87,7 +87,7 @@ class VariantRun(ABC):
                     "steps": frame.steps,
                     "group": frame.group,
                     "evaluation": frame.evaluation,
-                    "decoded": frame.decoded,
+                    "decoded": self.counted(frame),
                     "seconds": self.seconds,
                     **self.seen(states, look),
                 }
@@ -109,7 +109,7 @@ class VariantRun(ABC):
 
     def _looks(self, frame: Frame, works: Sequence[Work]) -> Sequence[Any]:
         """Something to look at for each, or nothing where finished ones follow or it would take too long."""
-        if frame.last or not (frame.finite.all() and self.watched() and self.budget.due()):
+        if frame.last or not (frame.finite.all() and self.watched() and self.due()):
             return [None] * len(works)
         with self.budget.showing():
             return self.looks(frame, works)
@@ -117,6 +117,14 @@ class VariantRun(ABC):
     @abstractmethod
     def looks(self, frame: Frame, works: Sequence[Work]) -> Sequence[Any]:
         """What one sees of each after a sub-step."""
+
+    def due(self) -> bool:
+        """Whether there is time for a look."""
+        return self.budget.due()
+
+    def counted(self, frame: Frame) -> int:
+        """How many tokens are there."""
+        return frame.decoded
 
     @abstractmethod
     def seen(self, states: Sequence[int], look: Any) -> dict[str, Any]:
@@ -179,6 +187,13 @@ class TextRun(VariantRun):
     def looks(self, frame: Frame, works: Sequence[Work]) -> Sequence[list[Piece]]:
         rows = zip(works, frame.tokens, frame.states, strict=True)
         return [pieces_of(self.pipe, work, ids, states) for work, ids, states in rows]
+
+    def due(self) -> bool:
+        return True  # words cost next to nothing
+
+    def counted(self, frame: Frame) -> int:
+        """Those that were written: what fills a text up is of no interest."""
+        return frame.decoded - frame.schedule.known
 
     def seen(self, states: Sequence[int], look: list[Piece] | None) -> dict[str, Any]:
         return {"pieces": look}

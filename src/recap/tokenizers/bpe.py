@@ -61,6 +61,7 @@ class BPE:
     pieces: tuple[bytes, ...] = field(repr=False)  # by id; of a special its spelling
     merges: Mapping[tuple[int, int], tuple[int, int]] = field(repr=False)  # two ids: their rank, and the id of both
     specials: Mapping[str, int]
+    source: str = field(repr=False)  # the content of its file
 
     @classmethod
     def load(cls, path: str | Path) -> BPE:
@@ -95,10 +96,14 @@ class BPE:
             raise ValueError(
                 f"its special {wrong[0]!r} is what plain text is made of as well; give it another spelling"
             )
-        return cls(pieces, merges, specials)
+        return cls(pieces, merges, specials, json.dumps(data, ensure_ascii=False))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.pieces, self.merges, self.specials)  # without what is remembered
+        return type(self), (self.pieces, self.merges, self.specials, self.source)  # without what is remembered
+
+    def save(self, folder: str | Path) -> None:
+        """Write its file into a folder, from which `load` reads it back."""
+        (Path(folder) / NAME).write_text(self.source, encoding="utf-8")
 
     def __len__(self) -> int:
         return len(self.pieces)

@@ -40,7 +40,7 @@ from recap.core.heads import CategoricalHead, guided
 from recap.core.noise import Noise, Purpose
 from recap.core.steps import Step
 from recap.models.adapter import Adapter, ModelWrapper
-from recap.pipelines import Pipeline
+from recap.pipelines.base import ModelPipeline as Pipeline
 from recap.runs.draw import begin
 from recap.runs.works import Work
 
@@ -82,6 +82,7 @@ class WatchedModel(ModelWrapper):
         decoded = rows.start + shown
         probe = self.model.start(self.labels, canvas.order.gather(1, index), canvas.branches)
         probe.commit(Draw(take(canvas.tokens, index[:, :decoded])))
+        probe.known = canvas.known
         probe.begin_group(canvas.branches)
         return self.model.full(probe, None, slice(decoded, rows.stop))
 
@@ -139,7 +140,7 @@ def _agreement(pipe: Pipeline, works: Sequence[Work]) -> Agreement:
 
 def log_probabilities(head: CategoricalHead, features: Tensor, step: Step, branches: int) -> Tensor:
     """Of the distributions that a sub-step draws from (B, n, V)."""
-    return (guided(head.logits(features).double(), branches, step.guidance) / step.temperature).log_softmax(-1)
+    return head.log_shares(guided(head.logits(features).double(), branches, step.guidance) / step.temperature)
 
 
 def places(head: CategoricalHead, ids: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from recap.bench.timing import synchronized_time
 from recap.core.options import SamplingOptions
 from recap.core.schedule import Schedule
 from recap.engine import WARM_RUNS
-from recap.pipelines import Pipeline
+from recap.pipelines.base import ModelPipeline as Pipeline
 from recap.runs.draw import begin, images_together
 from recap.runs.works import Work
 
@@ -53,14 +53,14 @@ def substeps(schedule: Schedule) -> Iterator[tuple[bool, Size]]:
 def measured(pipe: Pipeline, label: int | None = None, rounds: int = ROUNDS) -> Latency:
     """Time runs of several kinds in turn, so that a busy machine is as slow for one as for the other."""
     steps, size, warm = (
-        pipe.schedule(pipe.options.plain()).full,
+        pipe.schedule(pipe.options.plain(pipe.model.num_tokens)).full,
         images_together(pipe, pipe.schedule()),
         WARM_RUNS[pipe.engine],
     )
     half, quarter, labels = steps // 2, -(-steps // 4), None if label is None else [label] * size
     kinds = [(steps, 0, 1), (quarter, 0, 1), (steps - half, half, 1), (quarter, min(half, 2 * quarter), 2)]
     asked = [SamplingOptions(full=full, local=local, warmup=0, chain=chain) for full, local, chain in kinds]
-    runs = [pipe.works(labels, size, options, seed=0) for options in asked]
+    runs = [pipe.trial(size, options, labels=labels) for options in asked]
     times = torch.tensor([[t for works in runs for t in clocked(pipe, works)] for _ in range(warm + rounds)])
     taken = iter(times[warm:].median(dim=0).values.tolist())  # the sub-steps of all runs, each with its tokenizer
     seen: dict[bool, list[tuple[Size, float]]] = {False: [], True: []}
@@ -79,7 +79,7 @@ def clocked(pipe: Pipeline, works: Sequence[Work]) -> list[float]:
     for canvas in begin(pipe, works, len(works)):
         times.append(synchronized_time(pipe.device))
         tokens = canvas.tokens
-    if pipe.tokenizer is not None:
+    if pipe.decoder is not None:
         pipe.decode(tokens, "pt")
     times.append(synchronized_time(pipe.device))
     return [(later - earlier) / len(works) for earlier, later in pairwise(times)]

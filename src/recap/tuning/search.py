@@ -13,7 +13,7 @@ from torch import Tensor
 from recap.core.heads import CategoricalHead
 from recap.core.options import SamplingOptions
 from recap.core.schedule import Schedule
-from recap.pipelines import Pipeline
+from recap.pipelines.base import ModelPipeline as Pipeline
 from recap.runs.works import Work
 from recap.tuning.agreement import agreement
 from recap.tuning.latency import Latency
@@ -140,12 +140,12 @@ def tune(
     more draw all of them.
     """
     rounds = sorted({max(1, num >> left) for left in range(ROUNDS)})
-    plain = Trial(pipe.options.plain(), 0.0)
-    plain = plain.drawing(pipe, pipe.works(labels, num, plain.options, seed=seed)[: rounds[0]])
+    plain = Trial(pipe.options.plain(pipe.model.num_tokens), 0.0)
+    plain = plain.drawing(pipe, pipe.trial(num, plain.options, seed=seed, labels=labels)[: rounds[0]])
     going, out, done = [replace(trial, usual=float(plain.choice.mean())) for trial in trials], list[Trial](), 0
     for until in rounds:
         for place in tqdm(range(len(going)), desc=f"{until} of {num} images", unit="schedule"):
-            works = pipe.works(labels, num, going[place].options, seed=seed)[done:until]
+            works = pipe.trial(num, going[place].options, seed=seed, labels=labels)[done:until]
             going[place] = going[place].drawing(pipe, works)
         going.sort(key=lambda trial: trial.error)
         kept = len(going) if until == num else max(FINALISTS, len(going) // 2)

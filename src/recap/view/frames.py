@@ -17,7 +17,7 @@ from recap.core.schedule import Schedule
 from recap.view.sheet import grid
 
 if TYPE_CHECKING:
-    from recap.pipelines import Pipeline
+    from recap.pipelines.base import ModelPipeline as Pipeline
 
 
 class TokenState(IntEnum):

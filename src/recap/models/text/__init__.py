@@ -8,7 +8,7 @@ from recap.models.family import Family
 from recap.models.text.adapter import TextAdapter
 from recap.models.text.config import TextConfig
 from recap.models.text.net import TextModel
-from recap.models.text.official import ALIASES, KEY, NEEDS, SIZES, clean, infer, published_config
+from recap.models.text.official import ALIASES, KEY, LLADA_KEY, NEEDS, SIZES, clean, infer, published_config
 
 FAMILY = Family(
     name="text",
@@ -23,13 +23,15 @@ FAMILY = Family(
     aliases=ALIASES,
     tiny=lambda config: replace(
         config, width=64, heads=4, kv_heads=4 * config.kv_heads // config.heads or 1, hidden=96, depth=2, codes=128,
-        num_tokens=64, mask_id=127, eos_id=0,
+        num_tokens=512, mask_id=127, eos_id=0,
     ),
     preset="text",
     key=KEY,
+    official_key=LLADA_KEY,
     infer=infer,
     clean=clean,
     published=published_config,
+    published_preset=lambda config: "dream" if config.shift else "llada",
     needs=NEEDS,
 )  # fmt: skip
 

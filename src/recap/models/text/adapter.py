@@ -20,6 +20,8 @@ from recap.models.text.config import TextConfig
 from recap.models.text.descriptions import described_config, description_of
 from recap.models.text.net import TextModel
 
+SHORT = 64  # tokens of a text with which a model is tried out
+
 
 class TextAdapter(DescribedAdapter):
     """Full and local evaluations of LLaDA, Dream and their relatives, in their authors' classes or in ours.
@@ -30,6 +32,7 @@ class TextAdapter(DescribedAdapter):
     """
 
     config: TextConfig
+    knows_lengths = True
 
     def __init__(self, net: nn.Module, *, refresh_prefix: bool = False) -> None:
         config, blocks = described_config(net)
@@ -46,6 +49,9 @@ class TextAdapter(DescribedAdapter):
                 f"a text has {num_tokens} tokens, prompt and all; this model has places for 1 to {longest}"
             )
         return self.replace(config=replace(self.config, num_tokens=num_tokens))
+
+    def short(self) -> Self:
+        return self.at(min(self.num_tokens, SHORT))
 
     @property
     def longest(self) -> int:

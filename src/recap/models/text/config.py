@@ -71,6 +71,10 @@ class TextConfig(IdCosts):
         linear = 2 * self.width**2 + 2 * self.width * self.kv_width + 3 * self.width * self.hidden
         return self.depth * (2 * linear * rows + 4 * rows * self.rows * self.width)
 
+    def local_flops(self, context: int, decoded: int, rows: int) -> int:
+        """Where a row predicts the position behind it, the rows before those that are left are computed too."""
+        return self.block_flops(rows + (max(0, context + rows - decoded) if self.shift else 0))
+
     def draw_flops(self, tokens: int, head_steps: int) -> int:
         return tokens * 2 * self.width * self.codes
 

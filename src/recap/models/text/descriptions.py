@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from recap.models.described import Description, Gated, Rotary
-from recap.models.family import find
 from recap.models.text.config import TextConfig
 
 LLADA = "model.transformer.blocks"  # by which the authors' objects are told apart
@@ -39,71 +39,72 @@ def description_of(config: TextConfig, blocks: str) -> Description:
 
 def described_config(net: nn.Module) -> tuple[TextConfig, str]:
     """The configuration of a network of ours, of LLaDA's class or of Dream's, and where its blocks are."""
-    if isinstance(own := getattr(net, "config", None), TextConfig):
+    own: Any = getattr(net, "config", None)
+    if isinstance(own, TextConfig):
         return own, DREAM
-    llada = hasattr(getattr(net, "model", None), "transformer")
-    return (config_of_llada(net), LLADA) if llada else (config_of_dream(net), DREAM)
+    llada, owner = hasattr(getattr(net, "model", None), "transformer"), f"config of {type(net).__name__}"
+    return (config_of_llada(own, owner), LLADA) if llada else (config_of_dream(own, owner), DREAM)
 
 
-def config_of_llada(net: nn.Module) -> TextConfig:
+def config_of_llada(entries: object, owner: str) -> TextConfig:
     """The sizes in the configuration of a `LLaDAModelLM`; what this library does not compute is refused."""
-    read = reader(net)
-    expected = {
-        "block_type": "llama", "layer_norm_type": "rms", "activation_type": "silu", "rope": True, "alibi": False,
-        "attention_layer_norm": False, "input_emb_norm": False, "scale_logits": False, "include_bias": False,
-    }  # fmt: skip
-    check_known(net, expected)
-    heads = read("n_heads")
-    rows = getattr(net.config, "embedding_size", None) or read("vocab_size")
+    read = Entries(entries, owner)
+    read.expect(
+        block_type="llama", layer_norm_type="rms", activation_type="silu", rope=True, alibi=False,
+        attention_layer_norm=False, input_emb_norm=False, scale_logits=False, include_bias=False,
+        multi_query_attention=False, block_group_size=1,
+    )  # fmt: skip
+    width, heads = read("d_model"), read("n_heads")
     return TextConfig(
-        width=read("d_model"), depth=read("n_layers"), heads=heads,
-        kv_heads=getattr(net.config, "n_kv_heads", None) or heads,
-        hidden=getattr(net.config, "mlp_hidden_size", None) or 4 * read("d_model"), codes=rows,
+        width=width, depth=read("n_layers"), heads=heads, kv_heads=read("n_kv_heads", heads),
+        hidden=read("mlp_hidden_size", 4 * width), codes=read("embedding_size", None) or read("vocab_size"),
         num_tokens=read("max_sequence_length"), mask_id=read("mask_token_id"), eos_id=read("eos_token_id"),
         theta=float(read("rope_theta")), eps=float(read("rms_norm_eps")),
-        qkv_bias=bool(getattr(net.config, "include_qkv_bias", False)), tied=bool(read("weight_tying")),
-        rotary="float32" if getattr(net.config, "rope_full_precision", True) else "model",
+        qkv_bias=bool(read("include_qkv_bias", False)), tied=bool(read("weight_tying")),
+        rotary="float32" if read("rope_full_precision", True) else "model",
     )  # fmt: skip
 
 
-def config_of_dream(net: nn.Module) -> TextConfig:
+def config_of_dream(entries: object, owner: str) -> TextConfig:
     """The sizes in the configuration of a `DreamModel`, whose rows predict the position behind them."""
-    read = reader(net)
-    check_known(net, {"hidden_act": "silu"})
-    if scaling := getattr(net.config, "rope_scaling", None):
-        kind = scaling.get("rope_type", scaling.get("type", "default"))
-        if kind != "default":
-            raise ValueError(f"{type(net).__name__} scales its rotary positions ({kind}); only plain ones are known")
-    theta = getattr(net.config, "rope_theta", None) or read("rope_parameters")["rope_theta"]
+    read = Entries(entries, owner)
+    read.expect(hidden_act="silu", use_sliding_window=False)
+    scaling = read("rope_scaling", None) or {}
+    if (kind := scaling.get("rope_type", scaling.get("type", "default"))) != "default":
+        raise ValueError(f"{owner} scales its rotary positions ({kind}); only plain ones are known")
+    theta = read("rope_theta", None) or read("rope_parameters")["rope_theta"]
     return TextConfig(
         width=read("hidden_size"), depth=read("num_hidden_layers"), heads=read("num_attention_heads"),
         kv_heads=read("num_key_value_heads"), hidden=read("intermediate_size"), codes=read("vocab_size"),
         num_tokens=read("max_position_embeddings"), mask_id=read("mask_token_id"), eos_id=read("eos_token_id"),
-        theta=float(theta), eps=float(read("rms_norm_eps")), qkv_bias=True, tied=bool(read("tie_word_embeddings")),
-        shift=True, rotary="model",
+        theta=float(theta), eps=float(read("rms_norm_eps")), qkv_bias=True,
+        tied=bool(read("tie_word_embeddings", False)), shift=True, rotary="model",
     )  # fmt: skip
 
 
-def reader(net: nn.Module) -> Any:
-    """What reads an entry of a network's configuration, or says that it is missing."""
-
-    def read(name: str) -> Any:
-        value = find(net, f"config.{name}", "a language model")
-        if value is None:
-            raise ValueError(
-                f"config.{name} of {type(net).__name__} is None; set it to what the model was trained with"
-            )
-        return value
-
-    return read
+NEEDED = object()
 
 
-def check_known(net: nn.Module, expected: dict[str, Any]) -> None:
-    for name, value in expected.items():
-        given = getattr(getattr(net, "config", None), name, value)
-        given = getattr(given, "value", given)  # an enumeration
-        if given != value:
-            raise ValueError(
-                f"config.{name} of {type(net).__name__} is {given!r}, but only {value!r} is known here; "
-                f"write a Description or an adapter of your own (docs/plug-in.md)"
-            )
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The entries of a configuration that others have written; None counts as left out."""
+
+    entries: object
+    owner: str  # for people
+
+    def __call__(self, name: str, usual: Any = NEEDED) -> Any:
+        value = getattr(self.entries, name, None)
+        if value is None and usual is NEEDED:
+            raise ValueError(f"{self.owner} has no {name!r}; set it to what the model was trained with")
+        return usual if value is None else value
+
+    def expect(self, **expected: Any) -> None:
+        """Refuse other values than these."""
+        for name, value in expected.items():
+            given = self(name, value)
+            given = getattr(given, "value", given)  # an enumeration
+            if given != value:
+                raise ValueError(
+                    f"{self.owner} has {name}={given!r}, but only {value!r} is known here; "
+                    f"write a Description or an adapter of your own (docs/plug-in.md)"
+                )

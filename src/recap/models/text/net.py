@@ -85,6 +85,7 @@ class TextModel(nn.Module):
         rotate = rotary.at(torch.arange(ids.shape[1], device=ids.device).unsqueeze(0), config.width // config.heads)
         unseen = None if seen is None else ~seen[:, None, None]
         for layer in self.model.layers:
+            assert isinstance(layer, DecoderLayer)
             y, attn = layer.input_layernorm(x), layer.self_attn
             q, k = (
                 rotate(part.unflatten(-1, (heads, -1))).flatten(2)

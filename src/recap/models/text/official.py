@@ -12,12 +12,11 @@ from torch import Tensor
 from recap.models.text.config import TextConfig
 from recap.models.text.descriptions import config_of_dream, config_of_llada
 
-KEY = "model.layers.0.self_attn.q_proj.weight"
+KEY, LLADA_KEY = "model.layers.0.self_attn.q_proj.weight", "model.transformer.blocks.0.q_proj.weight"
 NEEDS = (
     "model.transformer.wte model.transformer.blocks model.transformer.ln_f config.d_model config.mask_token_id",
     "model.embed_tokens model.layers model.norm lm_head config.hidden_size config.mask_token_id",
 )
-HEAD_WIDTH = 128  # of all published ones
 
 SIZES = {
     "llada-8b": TextConfig(),
@@ -59,29 +58,29 @@ def clean(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def infer(tensors: Mapping[str, Tensor], heads: int | None) -> TextConfig:
-    """The sizes of a state dict; what it does not say (ids, theta) is that of the published model it is like."""
+    """The published size that a state dict has: of other ones it does not say enough (ids, theta, heads)."""
     codes, width = tensors["model.embed_tokens.weight"].shape
-    head = width // heads if heads else HEAD_WIDTH
-    shift, tied = "model.layers.0.self_attn.q_proj.bias" in tensors, "lm_head.weight" not in tensors
-    like = SIZES["dream-7b" if shift else "illada-8b" if tied else "llada-8b"]
-    layers = {int(key.split(".")[2]) for key in tensors if key.startswith("model.layers.")}
-    if not max(like.mask_id, like.eos_id) < codes:
-        raise ValueError(
-            f"it has {codes} ids, which is no published size, and does not say which of them is the mask; "
-            f"convert its folder, with the config.json in it"
-        )
-    return TextConfig(
-        width=width, depth=len(layers), heads=width // head,
-        kv_heads=tensors["model.layers.0.self_attn.k_proj.weight"].shape[0] // head,
-        hidden=tensors["model.layers.0.mlp.gate_proj.weight"].shape[0], codes=codes, num_tokens=like.num_tokens,
-        mask_id=like.mask_id, eos_id=like.eos_id, theta=like.theta, eps=like.eps,
-        qkv_bias=shift, tied=tied, shift=shift,
-        rotary=like.rotary,
-    )  # fmt: skip
+    measured = {
+        "width": width,
+        "depth": len({key.split(".")[2] for key in tensors if key.startswith("model.layers.")}),
+        "kv_width": tensors["model.layers.0.self_attn.k_proj.weight"].shape[0],
+        "hidden": tensors["model.layers.0.mlp.gate_proj.weight"].shape[0],
+        "codes": codes,
+        "qkv_bias": "model.layers.0.self_attn.q_proj.bias" in tensors,
+        "tied": "lm_head.weight" not in tensors,
+    }
+    for size in SIZES.values():
+        if heads in (None, size.heads) and all(getattr(size, name) == value for name, value in measured.items()):
+            return size
+    said = ", ".join(f"{name} {value}" for name, value in measured.items())
+    raise ValueError(
+        f"it has {said}, which is no published size ({', '.join(SIZES)}), and a file does not say which id is the "
+        f"mask; convert its folder, with the config.json in it"
+    )
 
 
 def published_config(entries: Mapping[str, Any]) -> TextConfig | None:
     """The sizes in a parsed `config.json` of Hugging Face's kind, if it is LLaDA's or Dream's."""
     readers = {"llada": config_of_llada, "dream": config_of_dream}
     read = readers.get(str(entries.get("model_type")).lower())
-    return None if read is None else read(SimpleNamespace(config=SimpleNamespace(**entries)))  # type: ignore[arg-type]
+    return None if read is None else read(SimpleNamespace(**entries), "it")

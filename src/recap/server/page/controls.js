@@ -10,17 +10,18 @@ const FAMILIES = { maskgit: "MaskGIT", mage: "MAGE", mar: "MAR" };
 
 export class Controls {
   /** `changed` is told of every new plan, number of images or model; `colours` of the switch for colours. */
-  constructor(place, prefix, about, { verb, single = false, changed, colours }) {
+  constructor(place, prefix, about, { verb, single = false, changed, colours, noun = "image" }) {
     this.form = stamp("controls-template", prefix);
     place.replaceWith(this.form);
     this.part = parts(this.form);
     this.models = about.models;
     this.limits = about.limits;
     this.verb = verb;
+    this.noun = noun;
     const { model, num, seed } = this.form.elements;
     this.classes = new Classes(this.form, prefix, { single, count: () => num.valueAsNumber || 1 });
     if (single) this.part("classes-label").textContent = "Class of what is drawn";
-    this.schedule = new Schedule(this.form, { changed: (plan) => changed(plan), guidance: () => this.scale });
+    this.schedule = new Schedule(this.form, { changed: (plan) => changed(plan), more: () => this.more });
     this.form.elements.guidance.addEventListener("input", () => this.schedule.again());
     model.append(...about.models.map(({ name }) => new Option(name, name, name === about.default)));
     model.addEventListener("change", () => this.take(this.model));
@@ -49,6 +50,11 @@ export class Controls {
     return this.model.classes && guidance.value !== "" ? guidance.valueAsNumber : null;
   }
 
+  /** What a schedule's cost depends on beside its numbers. */
+  get more() {
+    return { guidance: this.scale };
+  }
+
   take(model) {
     const classes = model.classes ? `${model.classes} classes` : "unconditional";
     this.part("model-about").textContent =
@@ -72,7 +78,7 @@ export class Controls {
   get objection() {
     const { seed, num, guidance } = this.form.elements;
     if (!Number.isSafeInteger(seed.valueAsNumber)) return "The seed is missing; give a whole number.";
-    if (!num.checkValidity() || !num.value) return `The number of images is ${num.value || "missing"}; give 1 to ${this.limits.max_images}.`;
+    if (!num.checkValidity() || !num.value) return `The number of ${this.noun}s is ${num.value || "missing"}; give 1 to ${this.limits.max_images}.`;
     if (guidance.validity.badInput) return "The guidance is no number; give one, or leave it empty for the model's own.";
     return this.schedule.objection;
   }

@@ -2,25 +2,27 @@
 
 import { blob } from "./api.js";
 import { make, parts } from "./dom.js";
+import { capital } from "./format.js";
 
 export class Keep {
-  /** `edit`, where it is given, is told when the images are to be edited. */
-  constructor(root, edit = null) {
+  /** `noun`: what a run makes; `edit`, where it is given, is told when the images are to be edited. */
+  constructor(root, noun, edit = null) {
     this.part = parts(root);
+    this.noun = noun;
     this.edit = edit;
   }
 
   /** Offers the archive of a run, and the commands that draw the same. */
   set({ commands, archive }, editing) {
     this.part("downloads").replaceChildren(
-      download("Images (ZIP)", "recap.zip", blob(archive, "application/zip")),
+      download(`${capital(this.noun)}s (ZIP)`, "recap.zip", blob(archive, "application/zip")),
       ...(this.edit ? [make("button", { type: "button", class: "button small", onclick: this.edit }, "Edit")] : []),
     );
     this.part("commands-list").replaceChildren(...Object.entries(commands).map(([pane, words]) => command(pane, words)));
     this.part("commands-about").textContent = editing
       ? "The same on the command line, with the picture and the mask that are in the ZIP:"
-      : "The same images on the command line:";
-    this.part("commands").hidden = false;
+      : `The same ${this.noun}s on the command line:`;
+    this.part("commands").hidden = !Object.keys(commands).length;
   }
 }
 

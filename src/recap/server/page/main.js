@@ -6,6 +6,7 @@ import { edit } from "./edit.js";
 import { generate } from "./generate.js";
 import { results } from "./results.js";
 import * as tabs from "./tabs.js";
+import { write } from "./write.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -14,15 +15,8 @@ async function start() {
   const about = await get("/v1/models");
   for (const model of about.models) Object.assign(model, { side: model.image_size, grid: Math.sqrt(model.tokens) });
   at("version").textContent = about.version;
-  const editing = edit(at("view-edit"), about);
-  const generating = generate(at("view-generate"), about, {
-    finished: (stage) => editing.offer(stage),
-    edit: (stage) => {
-      editing.take([...stage.panes.values()].at(-1).finals[0]);
-      tabs.show("edit", { focus: true });
-    },
-  });
-  const views = { generate: generating, edit: editing };
+  const of = (modality) => ({ ...about, models: about.models.filter((model) => model.modality === modality) });
+  const views = { ...drawing(of("images")), ...writing(of("text")) };
 
   document.addEventListener("keydown", (event) => {
     const view = views[tabs.shown()];
@@ -34,12 +28,37 @@ async function start() {
   });
 
   results(about.models, (point) => {
-    generating.controls.load(point);
+    const { controls } = views.generate;
+    controls.load(point);
     tabs.show("generate");
-    generating.controls.status(`${point.schedule} of ${point.model} is set. Generate to see it.`);
-    generating.controls.part("go").focus();
+    controls.status(`${point.schedule} of ${point.model} is set. Generate to see it.`);
+    controls.part("go").focus();
   });
   document.documentElement.dataset.ready = "yes";
+}
+
+/** The views of images, where there are models for them. */
+function drawing(about) {
+  if (!about.models.length) {
+    for (const name of ["generate", "edit"]) tabs.drop(name);
+    return {};
+  }
+  const editing = edit(at("view-edit"), about);
+  const generating = generate(at("view-generate"), about, {
+    finished: (stage) => editing.offer(stage),
+    edit: (stage) => {
+      editing.take([...stage.panes.values()].at(-1).finals[0]);
+      tabs.show("edit", { focus: true });
+    },
+  });
+  return { generate: generating, edit: editing };
+}
+
+/** The view of texts, likewise. */
+function writing(about) {
+  if (about.models.length) return { write: write(at("view-write"), about) };
+  tabs.drop("write");
+  return {};
 }
 
 start().catch((error) => {

@@ -1,18 +1,20 @@
-// One of the two runs: its clock, its progress, its images and its timeline.
+// One of the two runs: its clock, its progress, its images or texts and its timeline.
 
-import { blob } from "./api.js";
 import { parts, stamp } from "./dom.js";
 import { capital, evaluations, plural } from "./format.js";
-import { Tile } from "./tile.js";
 import { Timeline } from "./timeline.js";
 
 export class Pane {
-  /** `about`: variant, evaluations, kinds and tokens as the server tells them; `run`: images, labels, side, grid. */
-  constructor(about, run) {
+  /**
+   * `about`: variant, evaluations, kinds and tokens as the server tells them; `run`: how many images and what is
+   * known of them; `tile` makes what shows one of them, by its number, caption and name.
+   */
+  constructor(about, run, { noun, tile }) {
     this.name = about.variant;
     this.kinds = about.kinds;
     this.tokens = about.tokens;
     this.images = run.images;
+    this.noun = noun;
     this.root = stamp("pane-template", this.name);
     this.root.classList.add(this.name);
     this.root.dataset.pane = this.name;
@@ -23,8 +25,8 @@ export class Pane {
     this.part("clock-line").setAttribute("aria-label", `Clock of the ${this.name} run`);
     const caption = (index) => run.labels?.[index]?.name ?? (run.labels?.[index] ? `class ${run.labels[index].label}` : "");
     this.tiles = Array.from({ length: run.images }, (_, index) => {
-      const name = `${capital(this.name)}: image ${index + 1} of ${run.images}${caption(index) && `, ${caption(index)}`}`;
-      return new Tile({ side: run.side, grid: run.grid, caption: caption(index), name });
+      const name = `${capital(this.name)}: ${noun} ${index + 1} of ${run.images}${caption(index) && `, ${caption(index)}`}`;
+      return tile(run, { index, caption: caption(index), name });
     });
     this.part("tiles").classList.toggle("several", run.images > 1);
     this.part("tiles").append(...this.tiles.map((tile) => tile.figure));
@@ -44,7 +46,7 @@ export class Pane {
   describe(step) {
     if (!step) return this.kinds.length ? plural(this.kinds.length, "sub-step") : "";
     const frame = this.frames[this.image]?.[step - 1];
-    const which = this.images > 1 && frame && !this.finished ? `Image ${this.image + 1}, step` : "Step";
+    const which = this.images > 1 && frame && !this.finished ? `${capital(this.noun)} ${this.image + 1}, step` : "Step";
     const words = [`${which} ${step} of ${this.kinds.length}`, this.kinds[step - 1]];
     if (this.tokens) words.push(plural(this.tokens[step - 1], "token"));
     if (frame) words.push(`${frame.decoded} decoded`);
@@ -57,7 +59,7 @@ export class Pane {
   }
 
   frame(event) {
-    const picture = event.picture && blob(event.picture, "image/webp");
+    const picture = this.tiles[event.image].read(event);
     this.image = event.image;
     this.frames[event.image][event.step - 1] = { ...event, picture };
     this.tick(event.seconds);
@@ -66,12 +68,12 @@ export class Pane {
     return this.tiles[event.image].show(picture, event.states);
   }
 
-  /** The finished image, as the file that is written; the colours fade. */
+  /** The finished one, as the file that is written; the colours fade. */
   async final(event) {
-    const picture = blob(event.picture, "image/png");
+    const tile = this.tiles[event.image];
+    const picture = tile.read(event, "image/png");
     this.finals[event.image] = this.frames[event.image].at(-1).picture = picture;
     this.tick(event.seconds);
-    const tile = this.tiles[event.image];
     await tile.show(picture, tile.cells.replaceAll("2", "3"));
     tile.fade(true);
     if (this.finals.every(Boolean)) this.end();
@@ -105,8 +107,8 @@ export class Pane {
     this.tiles.forEach((tile, index) => {
       const frames = this.frames[index];
       const step = frames.filter((frame) => frame.seconds <= seconds).length;
-      done += step;
       const state = seconds >= this.seconds || step === frames.length ? "end" : step;
+      done += state === "end" ? this.kinds.length : step; // a text may end early
       if (tile.state === state) return;
       tile.state = state;
       if (state !== "end") this.timeline.reach(step);

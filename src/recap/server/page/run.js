@@ -4,9 +4,9 @@ import { events, stopped } from "./api.js";
 import { gained, plural, seconds } from "./format.js";
 
 export class Run {
-  /** `request` gives the body, or throws what stands in the way; `finished` is told the last event. */
-  constructor(controls, stage, { request, finished = () => {} }) {
-    Object.assign(this, { controls, stage, request, finished });
+  /** `request` gives the body for `path`, or throws what stands in the way; `finished` is told the last event. */
+  constructor(controls, stage, { request, path = "/api/compare", finished = () => {} }) {
+    Object.assign(this, { controls, stage, request, path, finished });
     this.going = null;
     controls.form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -30,7 +30,7 @@ export class Run {
     try {
       const body = await this.request();
       this.own = "full" in body ? null : this.controls.model.schedule;
-      for await (const event of events("/api/compare", body, going.signal)) await this.take(event);
+      for await (const event of events(this.path, body, going.signal)) await this.take(named(event));
     } catch (error) {
       if (stopped(error)) this.controls.status("Cancelled.");
       else {
@@ -62,7 +62,7 @@ export class Run {
       this.stage.begin(event);
     } else if (event.event === "frame") {
       this.stage.frame(event);
-    } else if (event.event === "image") {
+    } else if (event.event === "image" || event.event === "text") {
       await this.stage.final(event);
     } else if (event.event === "done") {
       this.rest();
@@ -75,3 +75,6 @@ export class Run {
     }
   }
 }
+
+/** An event of texts in the words of those of images: which one, and how many there are. */
+const named = (event) => ({ ...event, image: event.image ?? event.text, images: event.images ?? event.texts });

@@ -12,12 +12,13 @@ const REACH = 4; // times the model's own number that a slider goes to; the numb
 
 export class Schedule {
   /** `changed` is told every new plan, and null while there is none. */
-  constructor(form, { changed, guidance }) {
-    this.guidance = guidance; // gives the scale that is asked for, null for the model's own
+  constructor(form, { changed, more }) {
+    this.more = more; // gives what a request has beside: the guidance, for instance
     this.form = form;
     this.part = parts(form);
     this.changed = changed;
     this.plan = null;
+    this.always = false; // whether the model's own numbers are asked for as well
     for (const name of NAMES) {
       this.slider(name).addEventListener("input", () => this.take(name, this.slider(name).value));
       this.number(name).addEventListener("input", () => this.take(name, this.number(name).value));
@@ -66,7 +67,7 @@ export class Schedule {
 
   /** What is asked for: nothing where these are the model's own numbers, which shrink where tokens are known. */
   get asked() {
-    return NAMES.every((name) => this.values[name] === this.model.schedule[name]) ? {} : this.values;
+    return !this.always && NAMES.every((name) => this.values[name] === this.model.schedule[name]) ? {} : this.values;
   }
 
   /** What stands in the way of a run, in words; null if nothing does. */
@@ -85,7 +86,7 @@ export class Schedule {
     this.timer = setTimeout(() => this.predict(signal), pause);
   }
 
-  /** Asks anew, because something else has changed: the guidance. */
+  /** Asks anew, because something else has changed. */
   again() {
     this.ask(PAUSE);
   }
@@ -93,7 +94,7 @@ export class Schedule {
   async predict(signal) {
     if (this.objection) return this.refuse(this.objection);
     try {
-      const plan = await post("/v1/plan", { model: this.model.name, ...this.asked, guidance: this.guidance() }, signal);
+      const plan = await post("/v1/plan", { model: this.model.name, ...this.asked, ...this.more() }, signal);
       if (!signal.aborted) this.show(plan);
     } catch (error) {
       if (stopped(error) || signal.aborted) return;

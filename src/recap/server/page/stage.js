@@ -2,25 +2,33 @@
 
 import { Compare } from "./compare.js";
 import { calm, make, parts, stamp } from "./dom.js";
-import { capital, gained, seconds } from "./format.js";
+import { capital, gained, plural, seconds } from "./format.js";
 import { Pane } from "./pane.js";
 import { Keep } from "./keep.js";
 import { kinds } from "./schedule.js";
-import { CELLS } from "./tile.js";
+import { CELLS, Tile } from "./tile.js";
 
 const LONGEST = 8; // seconds of a replay
+const PICTURES = {
+  noun: "image",
+  cells: CELLS,
+  tile: ({ side, grid }, { caption, name }) => new Tile({ side, grid, caption, name }),
+};
 
 export class Stage {
-  constructor(place, prefix, about, { editing = false, edit = null } = {}) {
+  /** `kind` says what is watched: what it is called, what its tokens are, and what shows one. */
+  constructor(place, prefix, about, { editing = false, edit = null, kind = PICTURES } = {}) {
     this.root = stamp("stage-template", prefix);
     place.replaceWith(this.root);
     this.part = parts(this.root);
     this.models = about.models;
     this.editing = editing;
+    this.kind = kind;
     this.panes = new Map();
     this.compare = new Compare(this.part("compare"));
-    this.keep = new Keep(this.root, edit);
-    this.part("legend").append(...legend(editing));
+    this.keep = new Keep(this.root, kind.noun, edit);
+    const cells = kind.cells.filter(({ name }) => editing || kind !== PICTURES || name !== "known");
+    this.part("legend").append(...legend(cells));
     this.part("replay").addEventListener("click", () => this.replay());
     this.used = false; // whether a run was shown
     document.addEventListener("themechange", () => this.repaint());
@@ -44,17 +52,17 @@ export class Stage {
   }
 
   /** Before the first run: the panes as they will be. */
-  preview(plan, model, images) {
+  preview(plan, model, images, more = {}) {
     if (this.used || !plan) return;
     const { full, local } = plan.schedule;
     const steps = full + local;
     const plain = { variant: "plain", evaluations: `${steps}`, kinds: Array(steps).fill("full"), tokens: null };
     const reused = { variant: "reused", evaluations: `${full}+${local}`, kinds: kinds(plan.groups), tokens: plan.groups.flat() };
-    this.set(local ? [plain, reused] : [plain], { images, side: model.side, grid: model.grid, labels: null });
+    this.set(local ? [plain, reused] : [plain], { images, side: model.side, grid: model.grid, labels: null, ...more });
   }
 
   set(panes, run) {
-    this.panes = new Map(panes.map((about) => [about.variant, new Pane(about, run)]));
+    this.panes = new Map(panes.map((about) => [about.variant, new Pane(about, run, this.kind)]));
     this.part("panes").replaceChildren(...[...this.panes.values()].map((pane) => pane.root));
     this.part("panes").classList.toggle("one", panes.length === 1);
   }
@@ -99,15 +107,16 @@ export class Stage {
     const both = plain && reused && event.speedup;
     if (both) {
       const { figure, words, about } = gained(event.speedup);
-      const more = this.run.images === 1 ? " Several images show how much it varies." : "";
+      const more = this.run.images === 1 ? ` Several ${this.kind.noun}s show how much it varies.` : "";
       const took = `reused took ${seconds(spent.reused)}, plain ${seconds(spent.plain)}`;
-      this.tell(figure, `${figure ? words : capital(words)}: ${took}`, about + more);
+      const apart = this.kind.apart?.(event.difference) ?? "";
+      this.tell(figure, `${figure ? words : capital(words)}: ${took}`, about + more + apart);
     }
-    else this.tell(seconds(Object.values(spent)[0]), `for ${this.run.images === 1 ? "the image" : `${this.run.images} images`}`);
+    else this.tell(seconds(Object.values(spent)[0]), `for ${this.run.images === 1 ? `the ${this.kind.noun}` : plural(this.run.images, this.kind.noun)}`);
     this.part("replay").hidden = this.part("after").hidden = false;
-    this.part("compare").hidden = !both;
+    this.part("compare").hidden = !both || this.kind !== PICTURES;
     this.keep.set(event, this.editing);
-    if (both) await this.compare.set(plain.finals, reused.finals, event.difference, this.run.side);
+    if (both && this.kind === PICTURES) await this.compare.set(plain.finals, reused.finals, event.difference, this.run.side);
   }
 
   /** Both runs again, in the time of their clocks. */
@@ -138,8 +147,7 @@ function lead(panes) {
   return `Reused is at ${reused} %, plain at ${plain} %`;
 }
 
-function legend(editing) {
-  const cells = CELLS.filter(({ name }) => editing || name !== "known");
+function legend(cells) {
   return [
     ...cells.map(({ name, about }) => make("span", {}, make("i", { class: `cell ${name}` }), about)),
     make("span", {}, make("i", { class: "key full" }), "full evaluation"),

@@ -19,12 +19,24 @@ export function show(name, { focus = false } = {}) {
   document.dispatchEvent(new CustomEvent("viewchange", { detail: names[at] }));
 }
 
+/** Takes a view away that has nothing to show. */
+export function drop(name) {
+  const gone = names.indexOf(name);
+  const away = shown() === name;
+  tabs[gone].hidden = true;
+  tabs.splice(gone, 1);
+  names.splice(gone, 1);
+  if (away) show(names[0]);
+}
+
 export function start() {
   const moves = { ArrowRight: 1, ArrowLeft: -1 };
   tabs.forEach((tab, index) => {
-    tab.addEventListener("click", () => show(names[index]));
+    const name = names[index];
+    tab.addEventListener("click", () => show(name));
     tab.addEventListener("keydown", (event) => {
       const ends = { Home: 0, End: tabs.length - 1 };
+      const index = tabs.indexOf(tab);
       const to = ends[event.key] ?? (event.key in moves ? (index + moves[event.key] + tabs.length) % tabs.length : null);
       if (to === null) return;
       event.preventDefault();

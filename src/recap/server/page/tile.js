@@ -1,5 +1,6 @@
 // One image of a pane: its picture pixel by pixel, and above it the tokens in colours.
 
+import { blob } from "./api.js";
 import { make } from "./dom.js";
 
 const [MASKED, TARGET, DRAWN, CONTEXT, KNOWN] = [0, 1, 2, 3, 4];
@@ -28,6 +29,11 @@ export class Tile {
     this.asked = this.drawn = 0;
     this.cells = this.seen = "0".repeat(grid * grid); // now, and when the picture on show was taken
     new ResizeObserver(() => this.paint()).observe(this.box);
+  }
+
+  /** The picture in an event, if there is one. */
+  read({ picture }, type = "image/webp") {
+    return picture && blob(picture, type);
   }
 
   /**
