@@ -15,6 +15,7 @@ from recap.cli import evaluate as evaluate_command
 from recap.cli import main, measuring
 from recap.evaluation import texts
 from recap.evaluation.perplexity import Perplexity
+from tests.runs.runs import together
 from tests.writing import write_model
 
 Capture = pytest.CaptureFixture[str]
@@ -95,7 +96,7 @@ def test_a_sweep_that_is_stopped_within_a_point_loses_no_text(
     assert len(judge.seen) == 4  # the first two were neither written nor read again
     assert main([*SWEEP, "--schedule", "8", "--out", "whole"]) == 0
     assert result("whole/sweep.json")["points"][0]["figures"] == stopped["points"][0]["figures"]
-    write_model(Path("m"), seed=1)
+    write_model(Path("m"), depth=1)
     capsys.readouterr()
     assert main([*SWEEP, "--schedule", "8"]) == 2
     assert "sweep with other weights" in capsys.readouterr().err
@@ -189,3 +190,35 @@ def test_a_report_of_texts_holds_every_schedule(judge: Reader) -> None:
     assert "At temperature 1, " in page
     assert "](page/m-sweep.png)" in page
     assert "recap sweep --model m --num 4 --length 16" in page
+
+
+@pytest.mark.xdist_group("ranks")
+def test_processes_share_a_sweep_of_texts(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "m"))
+    found = {}
+    for world in (1, 2):
+        out = tmp_path / str(world)
+        argv = [
+            "sweep",
+            "--model",
+            model,
+            "--num",
+            "6",
+            "--length",
+            "16",
+            "--schedule",
+            "4",
+            "4+4",
+            "--out",
+            str(out),
+        ]
+        commands = together(world, *argv, log=tmp_path / f"log{world}", setup=unjudged)
+        assert [one.wait() for one in commands] == [0] * world, commands[0].log.read_text()
+        found[world] = {path.name: path.read_text() for path in out.glob("*.jsonl")}
+    assert len(found[1]) == 2
+    assert found[2] == found[1]
+
+
+def unjudged() -> None:
+    """No judge, in a process of its own."""
+    vars(measuring)["load_judge"] = lambda: None
