@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recap.cli import evaluate as command
+from recap.cli import measuring
 from recap.evaluation import shards as runner
 from recap.evaluation.features import look
 from recap.evaluation.metrics import FeatureStatistics
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.xdist_group("ranks")
 
 def watched() -> None:
     """A small network in the place of Inception."""
-    vars(command)["load_inception"] = lambda path: Watcher()
+    vars(measuring)["load_inception"] = lambda path: Watcher()
 
 
 def watched_and_slow() -> None:

@@ -43,7 +43,7 @@ from recap.runs.works import Work
 from recap.view.progress import tqdm
 
 TIMED = 256  # images of a run that is made for its time
-ROUNDS, FIRST_ROUNDS = 9, 2  # texts of each schedule that are timed in turn with those of others, and alone
+ROUNDS, FIRST_ROUNDS = 9, 1  # texts of each schedule that are timed in turn with those of others, and alone
 LENGTH = 256  # tokens of a text, or what the model has
 
 

@@ -20,6 +20,7 @@ PICTURES = {
     "drift.png": "Drift of context features",
     "error.png": "Error of local evaluations",
 }
+TEXTS = {"sweep.png": "Perplexity and entropy against seconds a text"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     sections = []
     for folder, sweep in sweeps:
         model, shown = sweep.about["model"], {}
-        for file, text in PICTURES.items():
+        for file, text in {**PICTURES, **(TEXTS if sweep.modality == "text" else {})}.items():
             if (folder / file).is_file():
                 copy = beside / f"{Path(model).name}-{file}"
                 shutil.copyfile(folder / file, copy)

@@ -83,13 +83,20 @@ def plot_front(rows: Sequence[SweepRow], path: Path, title: str) -> None:
 
 def plot_texts(rows: Sequence[SweepRow], path: Path, title: str) -> None:
     """Perplexity and entropy against time; plain schedules that draw alike are joined by a line."""
+    require()
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     judged = [row for row in rows if "perplexity" in row.figures]
     panels = {"perplexity": judged, "entropy": list(rows)} if judged else {"entropy": list(rows)}
     figure, first = _axes(title, "seconds a text", next(iter(panels)), len(panels))
     ways = list(dict.fromkeys(row.alike for row in rows))
     for axes, (name, known) in zip(figure.axes, panels.items(), strict=True):
         axes.set_ylabel(name, fontsize=9, color=INK)
-        axes.set_xscale("log")
+        if len({row.seconds for row in known}) > 1:  # one alone has no scale
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
         for kind, colour in COLOURS.items():
             for way, mark in zip(ways, MARKS * len(ways), strict=False):
                 these = [row for row in known if row.alike == way and row.reused == (kind == "reused")]

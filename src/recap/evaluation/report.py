@@ -9,10 +9,15 @@ from typing import Any
 
 from recap.bench.measure import times
 from recap.bench.timing import PHASES
+from recap.evaluation import text_report
 from recap.evaluation.sweep import Sweep, SweepRow, noise
 from recap.view.table import markdown
 
 PAPER = Path(__file__).parent / "paper.json"  # published figures, none of them ours
+NOTES = {  # under the heading of a table
+    "images": "Warm-up is the number of groups without local evaluations at the start.",
+    "text": text_report.NOTE,
+}
 FAMILY_NAMES = {"maskgit": "MaskGIT", "mage": "MAGE", "mar": "MAR"}
 
 
@@ -37,7 +42,9 @@ def published(model: str | None = None) -> list[dict[str, Any]]:
 
 def sweep_table(sweep: Sweep, against: Sequence[Mapping[str, Any]] = ()) -> str:
     """One line a schedule: quality, time, and what reuse gains."""
-    ordered = sorted(sweep.rows, key=lambda row: (row.reused, row.steps, row.seconds))
+    ordered = sorted(sweep.rows, key=lambda row: (row.alike, row.reused, row.steps, row.seconds))
+    if sweep.modality == "text":
+        return markdown([text_report.cells_of(row) for row in ordered])
     return markdown([cells_of(row, against) for row in ordered])
 
 
@@ -62,6 +69,8 @@ def cells_of(row: SweepRow, against: Sequence[Mapping[str, Any]]) -> dict[str, s
 
 def verdict(sweep: Sweep) -> str:
     """In plain words: where reuse helps against the best plain decoding of equal time, and where not."""
+    if sweep.modality == "text":
+        return text_report.verdict(sweep.rows)
     margin, compared = noise(sweep.rows), [row for row in sweep.rows if "equal_time" in row.against]
     gains = [row.against["equal_time"]["gain"] for row in compared]
     if not gains:
@@ -85,8 +94,12 @@ def verdict(sweep: Sweep) -> str:
 def conditions(about: Mapping[str, Any]) -> str:
     """How a sweep was measured, and on what."""
     machine = about["machine"]
+    if about.get("modality") == "text":
+        what = text_report.conditions(about)
+    else:
+        what = f"{about['num']:,} images a point against {about['reference']}"
     return (
-        f"{about['num']:,} images a point against {about['reference']}, batch {about['batch']}, {about['dtype']}, "
+        f"{what}, batch {about['batch']}, {about['dtype']}, "
         f"engine {about.get('engine', 'eager')}, on {machine['device']}, torch {machine['torch']}, {machine['date']}"
     )
 
@@ -94,12 +107,10 @@ def conditions(about: Mapping[str, Any]) -> str:
 def section(sweep: Sweep, pictures: Mapping[str, str], against: Sequence[Mapping[str, Any]] = ()) -> str:
     """Everything about one model; `pictures` are files by what they show."""
     about = sweep.about
-    how = (
-        f"{conditions(about)}. Sampling: `{json.dumps(about['sampling'])}`. Warm-up is the number of groups without "
-        f"local evaluations at the start."
-    )
+    how = f"{conditions(about)}. Sampling: `{json.dumps(about['sampling'])}`. {NOTES[sweep.modality]}"
+    length = f"--length {about['length']} " if "length" in about else ""
     command = (
-        f"```console\n$ recap sweep --model {about['model']} --num {about['num']} --batch {about['batch']} "
+        f"```console\n$ recap sweep --model {about['model']} --num {about['num']} {length}--batch {about['batch']} "
         f"--dtype {about['dtype']} --engine {about.get('engine', 'eager')} "
         f"--schedule {' '.join(row.schedule for row in sweep.rows)}\n```"
     )
@@ -111,7 +122,7 @@ def section(sweep: Sweep, pictures: Mapping[str, str], against: Sequence[Mapping
 def page(sections: Sequence[str], findings: str = "") -> str:
     head = (
         "# Results\n\nQuality against time, measured with the commands below each table. Times are those of "
-        "generating alone, not of looking at the images; they are seconds an image in one run on one machine, and "
+        "generating alone, not of looking at what comes out; they are seconds an image or text on one machine, and "
         'compare with each other only. "At equal FID" is against the fastest plain schedule that is at least as good.'
     )
     return "\n\n".join([head, *([findings] if findings else []), *sections]) + "\n"

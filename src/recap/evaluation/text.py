@@ -40,7 +40,10 @@ class Estimate(NamedTuple):
         return cls(fmean(values), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan)
 
     def __str__(self) -> str:
-        return f"{self.mean:.4g} ± {self.error:.2g}"
+        if not self.error > 0:  # nor is NaN
+            return f"{self.mean:.4g} ± {self.error:.2g}"
+        digits = max(0, 1 - math.floor(math.log10(self.error)))  # two of the error
+        return f"{self.mean:.{digits}f} ± {self.error:.{digits}f}"
 
 
 def unigram_entropy(texts: Sequence[Text]) -> Estimate:

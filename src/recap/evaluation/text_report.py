@@ -11,6 +11,12 @@ from recap.evaluation.text import Estimate
 from recap.evaluation.text_points import ERRORS, as_good, speedup
 
 UNCLEAR = "not clear"
+NOTE = (
+    "Perplexity is the judge's, entropy that of the model's tokens in a text, in nats; ± is a standard error over "
+    "texts. Times are medians of runs in turn with all other schedules, and gains those of the pairs. As good means "
+    f"no higher perplexity and no lower entropy, both within {ERRORS:g} standard errors of the difference, for "
+    "tokens that are drawn alike."
+)
 
 
 def cells_of(row: SweepRow) -> dict[str, str]:
@@ -35,6 +41,13 @@ def cells_of(row: SweepRow) -> dict[str, str]:
         "best plain in time": f"{equal['schedule']}: {WORDS[equal['better']]}" if equal else "",
         "front": "*" if row.front else "",
     }
+
+
+def conditions(about: Mapping[str, Any]) -> str:
+    """What was drawn, and who judged it."""
+    prompts = ", behind prompts" if about["prompts"] else ""
+    judge = f"judged by {about['judge']}" if about["judge"] else "without a judge"
+    return f"{about['num']:,} texts of {about['length']} tokens a point{prompts}, {judge}"
 
 
 WORDS = {1: "worse than this", 0: "level", -1: "better than this"}
