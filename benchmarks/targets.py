@@ -36,7 +36,7 @@ from recap.models.registry import build
 from recap.pipelines.inputs import find_classes
 from recap.pipelines.pipeline import Pipeline
 from recap.tokenizers import VQGANConfig
-from recap.view.images import open_picture
+from recap.view.pictures import open_picture
 
 SMALL = MaskGITConfig(width=8, depth=2, heads=2, num_tokens=4, codes=4, classes=2)
 SMALL_TOKENIZER = VQGANConfig(channels=4, multipliers=(1, 1), blocks=1, latent_channels=4, codes=4, groups=2)

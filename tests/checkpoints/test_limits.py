@@ -34,7 +34,7 @@ from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.report import read_sweep
 from recap.models.registry import SIZES, build
 from recap.training.data import read_photos
-from recap.view.images import open_picture
+from recap.view.pictures import open_picture
 
 Capture = pytest.CaptureFixture[str]
 

@@ -21,7 +21,8 @@ from recap.runs.folder import RECORD, ImageFolder
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity, record
 from recap.runs.sample import sample_all
-from recap.view.images import PLACES, box_mask, fit_pair, keep_mask, marked, open_picture
+from recap.view.images import PLACES, Opener, box_mask, keep_mask, marked, open_pair
+from recap.view.pictures import open_picture
 from recap.view.preview import preview
 from recap.view.sheet import comparison
 
@@ -65,9 +66,8 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"{shown} has {pipe.model.classes} classes; say with --labels what is to be generated")
     labels, options = labels_of(args, pipe, 1), SamplingOptions.from_args(args)
     num = args.num if labels is None else len(labels)
-    image = open_picture(args.image, args.image, upright=True).convert("RGB")
-    drawn_over = None if args.mask is None else open_picture(args.mask, args.mask, upright=True)
-    image, mask = fit_pair(image, drawn_over, side, args.fit)
+    over = None if args.mask is None else opened(args.mask)
+    image, mask = open_pair(opened(args.image), over, side, args.fit)
     mask = mask or mask_of(args, side)
     if mask is None:
         works = pipe.works(labels, num, options, seed=args.seed, init=pipe.encode(image), strength=args.strength)
@@ -101,6 +101,10 @@ def run(args: argparse.Namespace) -> int:
         f"{num} version{'s' * (num > 1)} in {report.seconds:.2f} s -> {target if images else folder.path}"
     )
     return 0
+
+
+def opened(path: str) -> Opener:
+    return lambda check: open_picture(path, path, upright=True, check=check)
 
 
 def mask_of(args: argparse.Namespace, side: int) -> Image.Image | None:

@@ -33,7 +33,7 @@ def add_server(parser: argparse.ArgumentParser, port: int, limits: Limits) -> No
     add_running(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine)")
     parser.add_argument("--port", type=int, default=port, help=f"port to listen on, 0 for any (default {port})")
-    about = "a further name that it is reached by, where no token is asked for"
+    about = "a further name that it is reached by, * for any; other names in requests are refused"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=about)
     group = parser.add_argument_group("limits")
     for field in fields(Limits):
@@ -45,7 +45,8 @@ def add_server(parser: argparse.ArgumentParser, port: int, limits: Limits) -> No
 
 def run(args: argparse.Namespace) -> int:
     token = os.environ.get(TOKEN)
-    if token is not None and not token.strip():
+    token = None if token is None else token.strip()  # as it is sent
+    if token == "":
         raise ValueError(f"{TOKEN} is set but empty; set it to a secret, or unset it")
     check_extra("serve")
     if token is None:

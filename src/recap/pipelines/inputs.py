@@ -159,5 +159,6 @@ def planned_labels(
         return [index * classes // (first + num) for index in range(first, first + num)] if classes else None
     if not given:
         raise ValueError("labels are empty; give at least one, or leave them out")
-    found = [find_class(str(label), names, classes) for label in given]
+    # a number is a class even where another one is called like it
+    found = [find_class(str(label), None if isinstance(label, int) else names, classes) for label in given]
     return [found[index % len(found)] for index in range(first, first + num)]
