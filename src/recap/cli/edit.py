@@ -16,15 +16,17 @@ from recap.cli.options import add_batch, add_model, add_running, add_sampling, l
 from recap.core.options import SamplingOptions
 from recap.pipelines.editing import starts_of
 from recap.planning.memory import choose_batch
-from recap.runs.files import atomic_write, write_json
-from recap.runs.folder import RECORD, ImageFolder
+from recap.runs.files import as_json
+from recap.runs.folder import KEPT, RECORD, ImageFolder
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity, record
 from recap.runs.sample import sample_all
 from recap.view.images import PLACES, Opener, box_mask, keep_mask, marked, open_pair
 from recap.view.pictures import open_picture
 from recap.view.preview import preview
-from recap.view.sheet import comparison
+from recap.view.sheet import as_png, comparison
+
+STRIP = "strip.png"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,28 +79,34 @@ def run(args: argparse.Namespace) -> int:
     names = None if labels is None else [pipe.name_of(label) for label in labels]
     pipe.batch_size = choose_batch(pipe, schedule, args.batch, num, cache_limit=args.cache_limit)
     known = identity(pipe, works)
-    folder, name = ImageFolder(args.out, num, known), f"editing {schedule}"
+    extras = [*[STRIP] * (num <= KEPT), RECORD]
+    inputs = [path for path in (args.image, args.mask) if path is not None]
+    folder, name = ImageFolder(args.out, num, known, extras=extras, inputs=inputs), f"editing {schedule}"
     with preview(args.preview, pipe, num, name, names) as observer:
         report = sample_all(pipe, works, folder, Ranks(), overwrite=args.overwrite, name=name, observer=observer)
     assert report is not None
-    images, target = folder.shown(), folder.path / "strip.png"
-    if images:
+    missing = [name for name in extras if report.made or folder.lacks(name)]
+    files, drawn = dict[str, bytes](), tokens - schedule.known
+    if STRIP in missing:
         first, above = [image], ["before"]
         if mask is not None and works[0].start is not None:
             first, above = [image, marked(image, works[0].start.masked)], ["before", "regenerated"]
         above += [f"after: {name}" for name in names] if names else ["after"] * num
-        with atomic_write(target) as file:
-            comparison({f"{shown}  {schedule}": [*first, *images]}, above).save(file, "PNG")
-    drawn = tokens - schedule.known
-    asked = {name: getattr(args, name) for name in ("image", "mask", "redraw", "keep", "strength", "fit", "paste")}
-    said = record(pipe, shown, works, report.seconds, known) | {"edit": {**asked, "regenerated": drawn, "of": tokens}}
-    write_json(folder.path / RECORD, said)
+        files[STRIP] = as_png(comparison({f"{shown}  {schedule}": [*first, *folder.shown()]}, above))
+    if RECORD in missing:
+        asked = {
+            name: getattr(args, name) for name in ("image", "mask", "redraw", "keep", "strength", "fit", "paste")
+        }
+        said = record(pipe, shown, works, folder.about.get("seconds"), known)
+        files[RECORD] = as_json(said | {"edit": {**asked, "regenerated": drawn, "of": tokens}}).encode()
+    folder.keep(files)  # all of it is there before anything is said
+    target = folder.path / STRIP if STRIP in extras else folder.path
     fewer = ""
     if schedule.known and options.full is None:
         fewer = f" (in proportion to {pipe.schedule(options)} for all tokens)"
     print(
         f"{shown}: {drawn} of {tokens} tokens regenerated with {schedule} evaluations{fewer}, "
-        f"{num} version{'s' * (num > 1)} in {report.seconds:.2f} s -> {target if images else folder.path}"
+        f"{num} version{'s' * (num > 1)} in {report.seconds:.2f} s -> {target}"
     )
     return 0
 

@@ -13,7 +13,7 @@ import sys
 import time
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +22,7 @@ from PIL import Image
 
 from recap.checkpoints.safe_files import read_json
 from recap.core.noise import image_seed
-from recap.runs.files import atomic_write, write_json
+from recap.runs.files import atomic_write, naming, write_json
 from recap.runs.works import Done, Work
 from recap.view.progress import tqdm
 
@@ -30,6 +30,7 @@ if sys.platform != "win32":  # which has no such locks; there nothing is locked
     import fcntl
 
 MANIFEST, RECORD, SHARDS, LOCK = "manifest.json", "run.json", "shards", ".lock"
+EXTRAS = (RECORD, "grid.png", "strip.png", "compare.png", "images.npz")  # what the end of a run may write
 DRAFT = re.compile(r"\.[\w-]+\.(png|json|npz)\.\d+")
 MAX_SHOWN = 60  # characters of a setting that are still worth printing
 KEPT = 64  # images of a small run, which stay in memory for a sheet of all
@@ -46,6 +47,8 @@ class RunFolder(ABC):
         """`settings` are all that images 0 to `num` - 1 depend on."""
         self.path, self.num = Path(path), num
         self.settings: dict[str, Any] = json.loads(json.dumps(dict(settings)))
+        self.about: dict[str, Any] = {}  # this run at its end: how long it took, and the like
+        self.files: dict[str, Entry | None] = {}  # of this run beside its images; None: not written yet
         self._lock: IO[str] | None = None
 
     def prepare(self, *, overwrite: bool = False, patience: float = 0.0) -> list[int]:
@@ -53,11 +56,11 @@ class RunFolder(ABC):
         self.path.mkdir(parents=True, exist_ok=True)
         self.take(patience=patience)
         if overwrite:
-            (self.path / MANIFEST).unlink(missing_ok=True)  # first, so that what is left of it counts for nothing
             self.clear()
+            (self.path / MANIFEST).unlink(missing_ok=True)
         images = self._earlier()
-        if images is None and not overwrite:
-            self.refuse_foreign()
+        if not overwrite:
+            self.refuse_foreign(new=images is None)
         for path in (*self.path.iterdir(), *(self.path / SHARDS).glob(".*")):
             if DRAFT.fullmatch(path.name):  # of a process that was killed
                 path.unlink()
@@ -85,9 +88,9 @@ class RunFolder(ABC):
                     ) from error
             time.sleep(0.1)
         if not shared:
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
+            with naming(self.path / LOCK):
+                os.ftruncate(file.fileno(), 0)
+                os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
 
     def release(self) -> None:
         """Let others have the folder."""
@@ -111,16 +114,24 @@ class RunFolder(ABC):
     def clear(self) -> None:
         """Forget an earlier run."""
 
-    def refuse_foreign(self) -> None:
-        """Refuse files that no manifest accounts for: they may be somebody's own."""
+    def refuse_foreign(self, *, new: bool) -> None:
+        """Refuse files that no manifest accounts for: they may be somebody's own. `new`: there is no manifest."""
         return
 
-    def finish(self, works: Sequence[Work]) -> None:
+    def finish(self, works: Sequence[Work], about: Mapping[str, Any]) -> None:
         """Bring everything together once all of the works are there."""
         return
 
     def write_manifest(self, **more: Any) -> None:
         write_json(self.path / MANIFEST, {"settings": self.settings, **more})
+
+    def listed(self) -> tuple[dict[int, Entry], set[str]]:
+        """The images and other files that a manifest lists, whichever run it is of; none if it is damaged."""
+        try:
+            content = read_json(self.path / MANIFEST)
+            return entries(content.get("images")), {*EXTRAS} & {*content.get("files", EXTRAS)}
+        except (OSError, ValueError, AttributeError, TypeError):
+            return {}, set()
 
     def _earlier(self) -> dict[int, Entry] | None:
         """The images in the manifest of an earlier run, which must have had the same settings."""
@@ -132,6 +143,9 @@ class RunFolder(ABC):
             theirs, images = content["settings"], content.get("images", {})
             if not isinstance(theirs, dict) or not isinstance(images, dict):
                 raise TypeError("settings and images are expected to be objects")
+            files = content.get("files", dict.fromkeys(EXTRAS))  # there were none in earlier versions
+            self.files = {name: files[name] for name in EXTRAS if name in files}
+            self.about = dict(content.get("about", {}))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{path} is damaged ({type(error).__name__}: {error}); choose another --out, or start anew with "
@@ -157,15 +171,33 @@ class ImageFolder(RunFolder):
     A picture counts once a record names it and its bytes are those recorded; anything else is made again.
     """
 
-    def __init__(self, path: str | Path, num: int, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        num: int,
+        settings: Mapping[str, Any],
+        *,
+        extras: Collection[str] = (),
+        inputs: Collection[str | Path] = (),
+    ) -> None:
+        """`extras` are the other files that the run will write, and `inputs` files that it must not."""
         super().__init__(path, num, settings)
+        self.extras, self.inputs = extras, inputs
         self.images: dict[int, Image.Image] = {}  # of this process, where the run is small
         self._done: dict[int, Entry] = {}  # size and sha256 of pictures
+        self._listing: dict[str, Entry] = {}  # of all pictures, as the manifest has them
 
     def picture(self, index: int) -> Path:
         return self.path / f"{index:06d}.png"
 
+    def prepare(self, *, overwrite: bool = False, patience: float = 0.0) -> list[int]:
+        for path in map(Path, self.inputs):
+            if path.resolve().parent == self.path.resolve() and (path.name in self.extras or self._numbered(path)):
+                raise ValueError(f"{path} is an input and would be written; choose another --out")
+        return super().prepare(overwrite=overwrite, patience=patience)
+
     def find(self, images: Mapping[int, Entry]) -> set[int]:
+        self.files |= {name: self.files.get(name) for name in self.extras}
         candidates = {**images, **self._recorded()}
         self._done = {}
         for index, entry in candidates.items():
@@ -177,7 +209,8 @@ class ImageFolder(RunFolder):
             tqdm.write(
                 f"{len(lost)} image(s) of {self.path} are damaged or gone and are made again, the first is {lost[0]}"
             )
-        self.write_manifest(images={f"{i:06d}.png": self._done[i] for i in sorted(self._done)})
+        self._listing = {f"{i:06d}.png": self._done[i] for i in sorted(self._done)}
+        self.write_manifest(images=self._listing, files=self.files, about=self.about)
         shutil.rmtree(self.path / SHARDS, ignore_errors=True)
         (self.path / SHARDS).mkdir(exist_ok=True)
         return {*self._done}
@@ -195,35 +228,54 @@ class ImageFolder(RunFolder):
         if record:
             write_json(self.path / SHARDS / f"{min(record):06d}.json", record)
 
-    def finish(self, works: Sequence[Work]) -> None:
+    def finish(self, works: Sequence[Work], about: Mapping[str, Any]) -> None:
+        """List all images; `about` is what is said of a run that has made some."""
         self._done |= self._recorded()
-        images = {}
+        self.about, images = dict(about or self.about), {}
         for work in works:
             path = self.picture(work.index)
             if work.index not in self._done or not path.is_file():
                 raise OSError(f"image {work.index} has vanished from {self.path}; run the same command again")
-            about = {} if work.label is None else {"label": work.label}
-            images[path.name] = {**self._done[work.index], "seed": image_seed(work.seed or 0, work.index), **about}
-        self.write_manifest(images=images)
+            label = {} if work.label is None else {"label": work.label}
+            images[path.name] = {**self._done[work.index], "seed": image_seed(work.seed or 0, work.index), **label}
+        self._listing = images
+        self.write_manifest(images=images, files=self.files, about=self.about)
         shutil.rmtree(self.path / SHARDS)
+
+    def lacks(self, name: str) -> bool:
+        """Whether a file beside the images is not there, or not what was written."""
+        path, entry = self.path / name, self.files.get(name)
+        return entry is None or not path.is_file() or entry != entry_of(path.read_bytes())
+
+    def keep(self, files: Mapping[str, bytes]) -> None:
+        """Write files beside the images, whole, and then that they are there."""
+        for name, content in files.items():
+            with atomic_write(self.path / name) as file:
+                file.write(content)
+        self.files |= {name: entry_of(content) for name, content in files.items()}
+        self.write_manifest(images=self._listing, files=self.files, about=self.about)
 
     def kept(self) -> int:
         return len(self._done | self._recorded())
 
     def clear(self) -> None:
+        images, files = self.listed()
+        for path in (*map(self.picture, {**images, **self._recorded()}), *(self.path / name for name in files)):
+            path.unlink(missing_ok=True)
         shutil.rmtree(self.path / SHARDS, ignore_errors=True)
-        (self.path / RECORD).unlink(missing_ok=True)
-        for path in self.path.glob("*.png"):
-            if re.fullmatch(r"\d{6,}", path.stem):
-                path.unlink()
 
-    def refuse_foreign(self) -> None:
-        for path in map(self.picture, range(self.num)):
+    def refuse_foreign(self, *, new: bool) -> None:
+        paths = map(self.picture, range(self.num)) if new else ()
+        for path in (*paths, *(self.path / name for name in self.extras if name not in self.files)):
             if path.exists():
                 raise ValueError(
                     f"{path} exists but no {MANIFEST} says which run it belongs to; choose another --out, or replace "
                     f"it with --overwrite"
                 )
+
+    def _numbered(self, path: Path) -> bool:
+        """Whether an image of this run has this name."""
+        return path.stem.isdecimal() and path.name == self.picture(int(path.stem)).name and int(path.stem) < self.num
 
     def shown(self) -> list[Image.Image]:
         """All images of a small run; those that another process or an earlier run has made are read."""
