@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from recap.core.bounds import SCALE
 from recap.core.counts import group_lengths
 from recap.core.orders import ORDERS
 from recap.core.presets import PRESETS, check_family, usual_guidance
 from recap.core.schedule import Ramp, Schedule
-from recap.core.steps import BOUNDS, Bound, check_value, is_number, one_of, whole
+from recap.core.steps import BOUNDS, Bound, between, check_value, one_of, whole
 
 USUAL = (48, 16)  # full and local evaluations of models that say nothing of their own
 GROUPING = ("full", "local", "warmup", "chain")
@@ -209,7 +210,8 @@ def pair_of(bound: Bound) -> Bound:
 
 
 def scale_or_ramp(value: object) -> bool:
-    return all(map(is_number, value)) if isinstance(value, Ramp) else is_number(value)
+    fits = BOUNDS["guidance"][0]
+    return all(map(fits, value)) if isinstance(value, Ramp) else fits(value)
 
 
 OPTIONS: dict[str, tuple[Callable[[str], Any], Bound]] = {  # how each is read from text, and what it must be
@@ -224,6 +226,6 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], Bound]] = {  # how each is read f
     "head_steps": (head_steps, pair_of(BOUNDS["head_steps"])),
     "solver": (str, BOUNDS["solver"]),
     "order": (str, one_of(ORDERS)),
-    "target": (float, (lambda value: is_number(value) and value >= 1, "a number of at least 1")),
+    "target": (float, (between(1, SCALE), f"a number from 1 to {SCALE:g}")),
     "coupled": (truth, (lambda value: isinstance(value, bool), "true or false")),
 }

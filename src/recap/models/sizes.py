@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 
+from recap.core.bounds import COUNT, LAYERS, TOKENS, WIDTH, bounded, check_bounds, check_number
 from recap.core.cache import CacheLayout, StackLayout
 from recap.core.costs import block_flops, block_values, logit_bytes
 from recap.core.schedule import Schedule
@@ -12,21 +13,19 @@ from recap.core.steps import Step
 
 
 def check_positive(config: object, names: Iterable[str]) -> None:
+    """Refuse counts that no model has, where a field declares no narrower bounds."""
     for name in names:
-        value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} is {value!r}; it must be a positive integer")
+        check_number(name, getattr(config, name), 1, COUNT)
 
 
 def check_depth(*depths: int) -> None:
-    """A file that asks for a million layers is damaged, or means harm."""
     for depth in depths:
-        if not isinstance(depth, int) or not 0 <= depth <= 512:
-            raise ValueError(f"a stack has {depth!r} layers; expected an integer from 0 to 512")
+        check_number("the depth of a stack", depth, 0, LAYERS)
 
 
 def check_width(width: int, heads: int) -> None:
-    if width < 1 or heads < 1 or width % heads:
+    check_number("width", width, 1, WIDTH)
+    if heads < 1 or width % heads:
         raise ValueError(f"width {width} does not divide into {heads} heads; width must be a multiple of heads")
 
 
@@ -88,17 +87,16 @@ class Sizes(IdCosts):
     tokens in every evaluation (a class token, say) and are not drawn.
     """
 
-    num_tokens: int
-    codes: int
-    mask_id: int
-    width: int
-    depth: int
-    classes: int = 0
-    prefix: int = 0
+    num_tokens: int = bounded(MISSING, 1, TOKENS)
+    codes: int = bounded(MISSING, 1, COUNT)
+    mask_id: int = bounded(MISSING, 0, COUNT)
+    width: int = bounded(MISSING, 1, WIDTH)
+    depth: int = bounded(MISSING, 0, LAYERS)
+    classes: int = bounded(0, 0, COUNT)
+    prefix: int = bounded(0, 0, TOKENS)
 
     def __post_init__(self) -> None:
-        check_positive(self, ("num_tokens", "codes", "width"))
-        check_depth(self.depth)
+        check_bounds(self)
 
     @property
     def stacks(self) -> dict[str, int]:
