@@ -19,7 +19,7 @@ from tests.runs.runs import digest, run
 
 pytestmark = pytest.mark.xdist_group("ranks")
 FEW = ("--full", "3", "--local", "2", "--num", "2", "--batch", "2")
-TIMED = ("run.json", "manifest.json", "compare.png")  # files that say how long something took
+TIMED = ("run.json", "compare.png")  # files that say how long something took
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_a_disk_that_is_full_at_any_moment(
     command: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv = request.getfixturevalue(command)
-    whole, moment = finish(argv, tmp_path / "whole"), 0
+    whole, moment, unknown = finish(argv, tmp_path / "whole"), 0, 0
     assert {"run.json", "manifest.json"} < whole.keys()
     while True:
         moment, out, said = moment + 1, tmp_path / str(moment + 1), io.StringIO()
@@ -84,6 +84,8 @@ def test_a_disk_that_is_full_at_any_moment(
         assert (status, "No space left on device" in last, str(out) in last) == (2, True, True)
         assert "in seconds" not in last
         assert finish(argv, out) == whole
+        unknown += json.loads((out / "run.json").read_text())["seconds"] is None
+    assert unknown <= 1  # where this could not be written itself
     assert moment > 6  # manifest, pictures, record, manifest, files, manifest
 
 
@@ -119,8 +121,9 @@ def test_files_of_the_end_are_made_again(
     (out / "run.json").unlink()
     finish(sample, out)
     again = json.loads((out / "run.json").read_text())
-    assert {**again, "compare": None, "seconds": 0} == {**record, "compare": None, "seconds": 0}
-    assert again["seconds"] > 0
+    for lost in ("made", "processes", "compare"):  # nobody knows any more
+        del record[lost]
+    assert again == {**record, "seconds": None}
 
 
 @pytest.mark.parametrize("name", ["grid.png", "run.json", "compare.png", "images.npz", "000001.png"])

@@ -8,9 +8,11 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from typing import Any
 
 from recap.core.memory import is_out_of_memory
 from recap.runs.ranks import Stopped, launched_world
+from recap.view.say import printable, say
 
 SHARED = ("sample", "evaluate")  # commands that several processes can run together
 CLOSED = 141  # exit status of a process that writes to a pipe that nobody reads
@@ -34,9 +36,16 @@ COMMANDS = (
 )
 
 
+class Parser(argparse.ArgumentParser):
+    """Arguments whose errors quote them so that a terminal can show them."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(printable(message or ""), file)
+
+
 def parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     """The arguments of the commands with these names; only their modules are imported."""
-    top = argparse.ArgumentParser(prog="recap", description="Masked generative models, made fast by reuse.")
+    top = Parser(prog="recap", description="Masked generative models, made fast by reuse.")
     top.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in names:
@@ -65,7 +74,7 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
         sys.stdout.flush()
         return status
     except KeyboardInterrupt as stop:
-        print(f"recap {args.command}: {str(stop) or 'interrupted'}", file=sys.stderr)
+        say(f"recap {args.command}: {str(stop) or 'interrupted'}", file=sys.stderr)
         return stop.status if isinstance(stop, Stopped) else 130
     except BrokenPipeError:  # whoever read this has heard enough
         with open(os.devnull, "w") as nowhere:
@@ -75,7 +84,7 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
         if args.debug:
             raise
         text, status = explained(error)
-        print(f"recap {args.command}: {text}", file=sys.stderr)
+        say(f"recap {args.command}: {text}", file=sys.stderr)
         return status
 
 
@@ -93,7 +102,7 @@ def one_line(error: BaseException) -> str:
     """A message on one line: lists within commas, and nothing in it that would move a terminal's cursor."""
     text = re.sub(r":\n\s+", ": ", str(error).strip())
     text = re.sub(r"\s*\n\s+", ", ", text).replace("\n", "; ")
-    text = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    text = printable(text)
     if len(text) > MAX_MESSAGE:
         text = f"{text[:MAX_MESSAGE]} ... ({len(text) - MAX_MESSAGE:,} more characters; --debug shows all)"
     return text or type(error).__name__

@@ -24,6 +24,7 @@ from recap.runs.sample import sample_all
 from recap.view.images import PLACES, Opener, box_mask, keep_mask, marked, open_pair
 from recap.view.pictures import open_picture
 from recap.view.preview import preview
+from recap.view.say import say
 from recap.view.sheet import as_png, comparison
 
 STRIP = "strip.png"
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     fewer = ""
     if schedule.known and options.full is None:
         fewer = f" (in proportion to {pipe.schedule(options)} for all tokens)"
-    print(
+    say(
         f"{shown}: {drawn} of {tokens} tokens regenerated with {schedule} evaluations{fewer}, "
         f"{num} version{'s' * (num > 1)} in {report.seconds:.2f} s -> {target}"
     )

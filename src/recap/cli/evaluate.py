@@ -30,6 +30,7 @@ from recap.runs.ranks import Ranks
 from recap.runs.record import identity
 from recap.runs.sample import sample_all
 from recap.runs.works import Work
+from recap.view.say import say
 
 FEATURES, RESULT = "features", "result.json"
 
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     result = {**about, "num": len(seen), "reference": args.stats, "figures": figures}
     write_json(out / RESULT, {**result, "machine": machine(args.device)})
     shown_figures = ", ".join(f"{name} {value:.4g}" for name, value in figures.items()) or "statistics only"
-    print(f"{about.get('model', args.images)}: {len(seen)} images, {shown_figures} -> {out / RESULT}")
+    say(f"{about.get('model', args.images)}: {len(seen)} images, {shown_figures} -> {out / RESULT}")
     return 0
 
 
@@ -125,5 +126,5 @@ def figures_of(seen: Features, reference: Reference) -> dict[str, float]:
         warnings.simplefilter("always")
         figures = compare(seen, reference)
     for warning in caught:
-        print(f"warning: {warning.message}")
+        say(f"warning: {warning.message}")
     return figures

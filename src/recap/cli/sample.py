@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from recap.bench.pairs import DrawInTurn, Speedup
+from recap.checkpoints.safe_files import read_json
 from recap.cli.options import add_batch, add_labels, add_model, add_running, add_sampling, labels_of, pipeline_of
 from recap.core.options import SamplingOptions
 from recap.pipelines import Pipeline
@@ -27,6 +28,7 @@ from recap.runs.record import identity, record
 from recap.runs.sample import sample_all
 from recap.runs.works import Done, Work
 from recap.view.preview import preview
+from recap.view.say import say
 from recap.view.sheet import as_png, comparison, grid
 
 GRID, COMPARED, PACKED = "grid.png", "compare.png", "images.npz"
@@ -102,13 +104,13 @@ def run(args: argparse.Namespace) -> int:
         rest = "" if report.made == num else f", {report.made} of them now"
         seconds = f"{folder.about['seconds'] / ranks.world:.2f} s"
         plural = "s" * (num > 1)
-        print(f"{shown}: {num} image{plural} with {schedule} evaluations{rest} in {seconds} -> {target}")
+        say(f"{shown}: {num} image{plural} with {schedule} evaluations{rest} in {seconds} -> {target}")
     else:
         again = [name for name in files if name != PACKED]
         rest = f"; {' and '.join(again)} made again" if again else ""
-        print(f"{shown}: all {num} images were there{rest} -> {target}")
+        say(f"{shown}: all {num} images were there{rest} -> {target}")
     for line in told:
-        print(line)
+        say(line)
     return 0
 
 
@@ -138,8 +140,8 @@ def measured(
 def measured_before(folder: ImageFolder) -> str:
     """What the record of a run that is complete says of its times."""
     try:
-        speedup = folder.about["compare"]["speedup"]
+        speedup = read_json(folder.path / RECORD)["compare"]["speedup"]
         said = Speedup(tuple(map(float, speedup["pairs"])), (float(speedup["processor"]),))
         return f"when the images were drawn, reuse was {said}"
-    except (ValueError, KeyError, TypeError, ZeroDivisionError):  # or by an earlier version, or damaged
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):  # or by an earlier version, or damaged
         return "--overwrite draws and measures all of them again"

@@ -18,6 +18,7 @@ from pathlib import Path
 from recap.cli.options import add_model, add_running, pipeline_of
 from recap.pipelines import Pipeline
 from recap.server.limits import Limits
+from recap.view.say import say
 
 TOKEN = "RECAP_TOKEN"
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
@@ -69,7 +70,7 @@ def warn_if_open(args: argparse.Namespace, why: str) -> None:
         loopback = args.host == "localhost"
     if not loopback:
         said = f"recap {args.command}: warning: {args.host} can be reached from elsewhere, and {why}"
-        print(said, file=sys.stderr)
+        say(said, file=sys.stderr)
 
 
 def start(
@@ -85,7 +86,7 @@ def start(
         worker = Worker(loaded(args, models), limits)
         app = create_app(worker, token, page=page, hosts=(args.host, *args.allow_host))
         what = "recap studio: open" if page else f"{', '.join(worker.models)}: listening on"
-        print(f"{what} {address(listener)}", flush=True)
+        say(f"{what} {address(listener)}")
         serve(app, worker, listener)
     return 0
 

@@ -29,6 +29,7 @@ from recap.training.loop import Objective, Recipe, Trainer
 from recap.training.perceptual import WIDTHS, PerceptualDistance
 from recap.training.rounding import rounded_to_keep
 from recap.training.tokenizers import TokenizerObjective, initialise_layers, measured_scale
+from recap.view.say import say
 from recap.weights import find
 
 STATE = "training.pt"
@@ -64,7 +65,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     check_device(args.device)
     photos = read_photos(args.data).to(args.device)
-    print(f"{len(photos)} photos of {photos.pixels.shape[-1]} pixels, {photos.classes} classes")
+    say(f"{len(photos)} photos of {photos.pixels.shape[-1]} pixels, {photos.classes} classes")
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     chosen = {name: getattr(args, name) for name in ("steps", "batch", "lr", "warmup", "ema", "seed", "bf16", "muon")}
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     trainer = Trainer(make(args, photos), recipe, args.device)
     if (out / STATE).is_file():
         trainer.resume(out / STATE)
-        print(f"going on at step {trainer.step}")
+        say(f"going on at step {trainer.step}")
     began = time.perf_counter()
     while trainer.step < recipe.steps:
         trainer.run(trainer.step - trainer.step % args.save_every + args.save_every)
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     save_pretrained(net, out, compact=small, scales=scales, **beside)
     about_run = {"what": args.what, "recipe": asdict(recipe), "seconds": time.perf_counter() - began}
     write_json(out / "training.json", about_run | {"log": trainer.log})
-    print(f"{args.what}: {recipe.steps} steps, {trainer.log[-1]} -> {out}")
+    say(f"{args.what}: {recipe.steps} steps, {trainer.log[-1]} -> {out}")
     return 0
 
 

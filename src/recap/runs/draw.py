@@ -21,7 +21,7 @@ from recap.core.memory import is_out_of_memory, release
 from recap.core.orders import ORDERS
 from recap.core.schedule import Schedule
 from recap.runs.works import Done, Failed, Work
-from recap.view.progress import tqdm
+from recap.view.say import say_above
 
 if TYPE_CHECKING:
     from recap.pipelines import Pipeline
@@ -101,7 +101,7 @@ def _halve(pipe: Pipeline, failure: str) -> None:
     release(pipe.device)
     reason = ". ".join(failure.splitlines()[0].split(". ")[:2])  # CUDA goes on with advice
     said = f"{failed} images at a time found no memory ({reason}); going on with {pipe.batch_size}"
-    tqdm.write(said, file=sys.stderr)
+    say_above(said, file=sys.stderr)
 
 
 def _batch(

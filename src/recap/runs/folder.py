@@ -24,13 +24,15 @@ from recap.checkpoints.safe_files import read_json
 from recap.core.noise import image_seed
 from recap.runs.files import atomic_write, naming, write_json
 from recap.runs.works import Done, Work
-from recap.view.progress import tqdm
+from recap.view.say import say_above
 
 if sys.platform != "win32":  # which has no such locks; there nothing is locked
     import fcntl
 
 MANIFEST, RECORD, SHARDS, LOCK = "manifest.json", "run.json", "shards", ".lock"
 EXTRAS = (RECORD, "grid.png", "strip.png", "compare.png", "images.npz")  # what the end of a run may write
+TIMED = (RECORD, "compare.png")  # those that say how long something took, and are others each time
+ABOUT = "about.json"  # among the shards, until the record is written
 DRAFT = re.compile(r"\.[\w-]+\.(png|json|npz)\.\d+")
 MAX_SHOWN = 60  # characters of a setting that are still worth printing
 KEPT = 64  # images of a small run, which stay in memory for a sheet of all
@@ -123,7 +125,8 @@ class RunFolder(ABC):
         return
 
     def write_manifest(self, **more: Any) -> None:
-        write_json(self.path / MANIFEST, {"settings": self.settings, **more})
+        files = {"files": dict(sorted(self.files.items()))} if self.files else {}
+        write_json(self.path / MANIFEST, {"settings": self.settings, **more, **files})
 
     def listed(self) -> tuple[dict[int, Entry], set[str]]:
         """The images and other files that a manifest lists, whichever run it is of; none if it is damaged."""
@@ -145,7 +148,6 @@ class RunFolder(ABC):
                 raise TypeError("settings and images are expected to be objects")
             files = content.get("files", dict.fromkeys(EXTRAS))  # there were none in earlier versions
             self.files = {name: files[name] for name in EXTRAS if name in files}
-            self.about = dict(content.get("about", {}))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"{path} is damaged ({type(error).__name__}: {error}); choose another --out, or start anew with "
@@ -206,12 +208,13 @@ class ImageFolder(RunFolder):
                 self._done[index] = entry
         lost = sorted({*candidates} - {*self._done})
         if lost:
-            tqdm.write(
+            say_above(
                 f"{len(lost)} image(s) of {self.path} are damaged or gone and are made again, the first is {lost[0]}"
             )
         self._listing = {f"{i:06d}.png": self._done[i] for i in sorted(self._done)}
-        self.write_manifest(images=self._listing, files=self.files, about=self.about)
-        shutil.rmtree(self.path / SHARDS, ignore_errors=True)
+        self.write_manifest(images=self._listing)
+        for path in (self.path / SHARDS).glob("[0-9]*.json"):
+            path.unlink()
         (self.path / SHARDS).mkdir(exist_ok=True)
         return {*self._done}
 
@@ -231,7 +234,7 @@ class ImageFolder(RunFolder):
     def finish(self, works: Sequence[Work], about: Mapping[str, Any]) -> None:
         """List all images; `about` is what is said of a run that has made some."""
         self._done |= self._recorded()
-        self.about, images = dict(about or self.about), {}
+        self.about, images = dict(about or self._said()), {}
         for work in works:
             path = self.picture(work.index)
             if work.index not in self._done or not path.is_file():
@@ -239,21 +242,24 @@ class ImageFolder(RunFolder):
             label = {} if work.label is None else {"label": work.label}
             images[path.name] = {**self._done[work.index], "seed": image_seed(work.seed or 0, work.index), **label}
         self._listing = images
-        self.write_manifest(images=images, files=self.files, about=self.about)
-        shutil.rmtree(self.path / SHARDS)
+        write_json(self.path / SHARDS / ABOUT, self.about)
+        self.write_manifest(images=images)
 
     def lacks(self, name: str) -> bool:
         """Whether a file beside the images is not there, or not what was written."""
         path, entry = self.path / name, self.files.get(name)
-        return entry is None or not path.is_file() or entry != entry_of(path.read_bytes())
+        if entry is None or not path.is_file():
+            return True
+        return not path.stat().st_size if name in TIMED else entry != entry_of(path.read_bytes())
 
     def keep(self, files: Mapping[str, bytes]) -> None:
-        """Write files beside the images, whole, and then that they are there."""
+        """Write files beside the images, whole, and then that they are there; this ends the run."""
         for name, content in files.items():
             with atomic_write(self.path / name) as file:
                 file.write(content)
-        self.files |= {name: entry_of(content) for name, content in files.items()}
-        self.write_manifest(images=self._listing, files=self.files, about=self.about)
+        self.files |= {name: {} if name in TIMED else entry_of(content) for name, content in files.items()}
+        self.write_manifest(images=self._listing)
+        shutil.rmtree(self.path / SHARDS, ignore_errors=True)
 
     def kept(self) -> int:
         return len(self._done | self._recorded())
@@ -295,6 +301,13 @@ class ImageFolder(RunFolder):
                 array.write(np.asarray(_opened(self.picture(index))).tobytes())
         return target
 
+    def _said(self) -> dict[str, Any]:
+        """What was said of a run whose record is not written yet."""
+        try:
+            return dict(read_json(self.path / SHARDS / ABOUT))
+        except (OSError, ValueError, TypeError):
+            return {}
+
     def _recorded(self) -> dict[int, Entry]:
         """What the records of batches say."""
         found: dict[int, Entry] = {}
@@ -302,7 +315,7 @@ class ImageFolder(RunFolder):
             try:
                 found |= entries(read_json(path))
             except ValueError:
-                tqdm.write(f"{path} is damaged; its images are made again")
+                say_above(f"{path} is damaged; its images are made again")
         return found
 
 

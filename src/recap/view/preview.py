@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from recap.pipelines import Pipeline
     from recap.view.terminal import Preview
+from recap.view.say import say
 
 
 @contextmanager
@@ -34,5 +35,5 @@ def preview(
                 return
     if wanted:
         reason = 'rich: pip install "recap-mgm[preview]"' if missing else "a terminal whose cursor can be moved"
-        print(f"--preview needs {reason}; going on without it", file=sys.stderr)
+        say(f"--preview needs {reason}; going on without it", file=sys.stderr)
     yield None

@@ -19,6 +19,7 @@ from recap.core.canvas import Canvas
 from recap.core.memory import is_out_of_memory, release
 from recap.view.frames import Frame, frame_of
 from recap.view.pace import DisplayBudget
+from recap.view.say import printable
 
 if TYPE_CHECKING:
     from recap.pipelines import Pipeline
@@ -91,7 +92,7 @@ class Preview:
         self.pipe, self.screen, self.title, self.num, self.names = pipe, screen, title, num, names
         self.budget = DisplayBudget()
         self.memory = True  # whether there is enough of it for pictures
-        self.bar = screen.add_task(title, total=None)
+        self.bar = screen.add_task(printable(title), total=None)
 
     def step(self, works: Sequence[Work], step: int, canvas: Canvas) -> None:
         """Show images after a sub-step, if there is time."""
@@ -133,5 +134,5 @@ class Preview:
         said = [f"{which} of {self.num}", position, f"decoded {decoded}/{self.pipe.model.num_tokens}"]
         self.screen.pictures = pictures
         done = first * steps + len(works) * step
-        text = "  ".join([*said, *name, self.title])
+        text = printable("  ".join([*said, *name, self.title]))
         self.screen.update(self.bar, description=text, total=self.num * steps, completed=done, refresh=True)
