@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -136,7 +137,9 @@ def read_pickle(path: str | Path, device: torch.device | str = "cpu") -> Any:
                 f"{path} was refused: it unpacks to {claimed:,} bytes, and torch.save writes what is {size:,} bytes "
                 f"long as it is; download it again, or save it anew with torch.save"
             )
-    return torch.load(path, map_location=device, weights_only=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of TorchScript, which is refused
+        return torch.load(path, map_location=device, weights_only=True)
 
 
 def check_kinds(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--keep", metavar="PART", help=f"regenerate all but a part: {', '.join(PLACES)}, like left:0.5")
     what.add_argument("--strength", type=float, metavar="S", help="regenerate this share of the tokens, at random")
     parser.add_argument("--labels", metavar="A,B", help="class of what is regenerated; several make several versions")
-    parser.add_argument("--num", type=int, default=1, help="how many versions (default 1)")
+    parser.add_argument("--num", type=int, help="how many versions (default 1, or one for each label)")
     parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
     add_batch(parser)
     add_running(parser)
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if pipe.model.classes and args.labels is None:
         raise ValueError(f"{shown} has {pipe.model.classes} classes; say with --labels what is to be generated")
     labels, options = labels_of(args, pipe, 1), SamplingOptions.from_args(args)
-    num = args.num if labels is None else len(labels)
+    num = (args.num or 1) if labels is None else len(labels)
     over = None if args.mask is None else opened(args.mask)
     image, mask = open_pair(opened(args.image), over, side, args.fit)
     mask = mask or mask_of(args, side)

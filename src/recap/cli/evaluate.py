@@ -23,7 +23,7 @@ from recap.evaluation.features import Features, load_inception
 from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.shards import FeatureFolder
 from recap.pipelines import Pipeline
-from recap.pipelines.inputs import proportional_labels
+from recap.pipelines.inputs import check_count, proportional_labels
 from recap.planning.memory import choose_batch
 from recap.runs.files import write_json
 from recap.runs.ranks import Ranks
@@ -113,6 +113,7 @@ def plan_of(
 ) -> tuple[list[int] | None, str | None]:
     """Which classes are generated, and the word for it; `counts` say how often each is in the reference."""
     classes = pipe.model.classes
+    check_count(args.num, "--num")
     if not classes:
         return None, None
     if counts is None or len(counts) != classes or args.classes:

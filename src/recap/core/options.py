@@ -109,6 +109,8 @@ class SamplingOptions:
         Another preset brings its own values and leaves only the numbers of evaluations. Where `full` is given,
         nothing of the grouping here is left.
         """
+        if not isinstance(given, SamplingOptions):
+            raise ValueError(f"{given!r} says not how to sample; give a text like '48+16', or SamplingOptions")
         base = self
         if given.preset is not None and given.preset != self.preset:
             base = type(self)(**{name: getattr(self, name) for name in GROUPING})

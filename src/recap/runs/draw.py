@@ -133,7 +133,7 @@ def begin(pipe: Pipeline, works: Sequence[Work], size: int) -> Iterator[Canvas]:
     if starts:
         masked = torch.stack([start.masked for start in starts]).to(pipe.device)
         known = Known(torch.stack([start.read(pipe) for start in starts]), masked)
-    return decode_groups(
+    canvases = decode_groups(
         pipe.model,
         torch.tensor(labels, device=pipe.device) if labels else None,
         schedule,
@@ -141,6 +141,17 @@ def begin(pipe: Pipeline, works: Sequence[Work], size: int) -> Iterator[Canvas]:
         pipe.noise([work.key for work in rows]),
         known,
     )
+    return as_asked(canvases, pipe.device)
+
+
+def as_asked(canvases: Iterator[Canvas], device: torch.device) -> Iterator[Canvas]:
+    """The canvases in the dtype that the model has, whatever autocast surrounds the run."""
+    while True:
+        with torch.autocast(device.type, enabled=False):
+            canvas = next(canvases, None)
+        if canvas is None:
+            return
+        yield canvas
 
 
 def finish(

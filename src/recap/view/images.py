@@ -126,7 +126,7 @@ def keep_mask(side: int, where: str, share: float) -> Image.Image:
     """
     if where not in PLACES:
         raise ValueError(f"{where!r} is no place to keep; give one of {', '.join(PLACES)}")
-    kept = round(side * share)
+    kept = round(side * share) if 0 < share < 1 else 0
     if not 0 < kept < side:
         raise ValueError(f"a share of {share} of {side} pixels would keep all or nothing; give one between 0 and 1")
     first = (side - kept) // 2
