@@ -53,7 +53,7 @@ REFUSED = {
     "verify .": "config.json",
     "verify mar-base --tiny --device warp": "warp",
     "sample --num x": "invalid int value: 'x'",
-    "sample --batch 0": "take at least 1 at a time",
+    "sample --batch 0": "take at least one image at a time",
     "sample --batch some": "invalid batch_size value: 'some'",
     "sample --model mage-base --tiny --labels 3": "unconditional",
     "sample --model mage-base --tiny --num 0": "--num",
