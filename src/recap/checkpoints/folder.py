@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from recap.checkpoints.int8 import HOW_TO_READ, SCALE, restore
 from recap.checkpoints.int8 import compact as made_compact
-from recap.checkpoints.safe_files import CheckpointError, read_json
+from recap.checkpoints.safe_files import CheckpointError, check_kinds, read_json
 from recap.core.options import SamplingOptions
 from recap.models.registry import TOKENIZERS, architecture_of, architectures, build, recognised
 
@@ -133,6 +133,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path} cannot be read ({error}); it is truncated or corrupt, copy it again"
         ) from error
+    check_kinds(tensors, path)
     # products of what lies otherwise in memory than torch's own tensors are rounded otherwise
     return {key: value.clone() if value.data_ptr() % 64 else value for key, value in tensors.items()}
 

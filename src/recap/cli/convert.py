@@ -12,6 +12,7 @@ from recap.checkpoints import CheckpointError, load_official, save_pretrained
 from recap.cli.options import DTYPES
 from recap.core.presets import PRESETS
 from recap.models.registry import SIZES, TOKENIZER_SIZES, known_architecture
+from recap.view.say import say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,5 +37,5 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise CheckpointError(f"{args.out} could not be written: {error}") from error
     parameters = sum(p.numel() for p in net.parameters())
-    print(f"{name or known_architecture(net).name}: {parameters / 1e6:.1f} M parameters written to {args.out}")
+    say(f"{name or known_architecture(net).name}: {parameters / 1e6:.1f} M parameters written to {args.out}")
     return 0

@@ -23,13 +23,14 @@ from recap.evaluation.features import Features, load_inception
 from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.shards import FeatureFolder
 from recap.pipelines import Pipeline
-from recap.pipelines.inputs import proportional_labels
+from recap.pipelines.inputs import check_count, proportional_labels
 from recap.planning.memory import choose_batch
 from recap.runs.files import write_json
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity
 from recap.runs.sample import sample_all
 from recap.runs.works import Work
+from recap.view.say import say
 
 FEATURES, RESULT = "features", "result.json"
 
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     result = {**about, "num": len(seen), "reference": args.stats, "figures": figures}
     write_json(out / RESULT, {**result, "machine": machine(args.device)})
     shown_figures = ", ".join(f"{name} {value:.4g}" for name, value in figures.items()) or "statistics only"
-    print(f"{about.get('model', args.images)}: {len(seen)} images, {shown_figures} -> {out / RESULT}")
+    say(f"{about.get('model', args.images)}: {len(seen)} images, {shown_figures} -> {out / RESULT}")
     return 0
 
 
@@ -112,6 +113,7 @@ def plan_of(
 ) -> tuple[list[int] | None, str | None]:
     """Which classes are generated, and the word for it; `counts` say how often each is in the reference."""
     classes = pipe.model.classes
+    check_count(args.num, "--num")
     if not classes:
         return None, None
     if counts is None or len(counts) != classes or args.classes:
@@ -125,5 +127,5 @@ def figures_of(seen: Features, reference: Reference) -> dict[str, float]:
         warnings.simplefilter("always")
         figures = compare(seen, reference)
     for warning in caught:
-        print(f"warning: {warning.message}")
+        say(f"warning: {warning.message}")
     return figures

@@ -10,6 +10,7 @@ from typing import Any
 from recap import weights
 from recap.checkpoints.folder import WEIGHTS, config_from, read_config, read_model_config
 from recap.models.registry import FAMILIES, SIZES, TOKENIZER_SIZES, count_parameters, family_of
+from recap.view.say import say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,12 +19,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     for name in weights.folders():
-        print(embedded_line(name, weights.HOME / name))
+        say(embedded_line(name, weights.HOME / name))
     for name, config in SIZES.items():
         what = f"width {getattr(config, 'width', ''):<5} {config.num_tokens} tokens  {drawn(config)}"
-        print(line(name, family_of(config).name, config, "", what))
+        say(line(name, family_of(config).name, config, "", what))
     for name, tokenizer in TOKENIZER_SIZES.items():
-        print(line(name, "tokenizer", tokenizer, "", f"{tokenizer.stride} pixels a token"))
+        say(line(name, "tokenizer", tokenizer, "", f"{tokenizer.stride} pixels a token"))
     return 0
 
 

@@ -32,6 +32,7 @@ from recap.runs.ranks import Ranks
 from recap.runs.record import identity
 from recap.runs.sample import sample_all
 from recap.view.progress import tqdm
+from recap.view.say import say
 from recap.view.table import aligned
 
 TIMED = 256  # images of a run that is made for its time
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     jobs = [(schedule, args.seed) for schedule in schedules]
     jobs += [(SamplingOptions.from_text(text), args.seed + k) for k in range(3) for text in args.repeat]
     jobs = [job for job in dict.fromkeys(jobs) if (job[0].text, job[1]) not in finished]
-    print(f"{shown}: {len(finished)} points done, {len(jobs)} to go")
+    say(f"{shown}: {len(finished)} points done, {len(jobs)} to go")
     for count, (schedule, seed) in enumerate(jobs, start=1):
         works = planned_works(args, pipe, schedule, seed, plan)
         digest = hashlib.sha256(f"{schedule} {seed}".encode()).hexdigest()[:12]
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         sweep.write(path)
         shutil.rmtree(folder.path)
         done = f"[{count}/{len(jobs)}] {schedule} seed {seed}"
-        print(f"{done}: FID {figures['fid']:.2f}, {seconds['total']:.4g} s an image")
+        say(f"{done}: FID {figures['fid']:.2f}, {seconds['total']:.4g} s an image")
     if not points:
         raise ValueError(f"{path} has no points yet; nothing to plot")
     if args.retime:
@@ -98,8 +99,8 @@ def run(args: argparse.Namespace) -> int:
         points[:] = [replace(point, seconds=again[point.schedule]) for point in points]
     sweep.write(path)
     plot_front(sweep.rows, out / "sweep.png", shown)
-    print(aligned([cells_of(row) for row in sorted(sweep.rows, key=lambda row: row.seconds)]))
-    print(f"-> {path}, {out / 'sweep.png'}")
+    say(aligned([cells_of(row) for row in sorted(sweep.rows, key=lambda row: row.seconds)]))
+    say(f"-> {path}, {out / 'sweep.png'}")
     return 0
 
 
