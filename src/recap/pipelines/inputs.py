@@ -47,13 +47,11 @@ def labels_of(labels: Labels | None, classes: int) -> list[int] | None:
     return found
 
 
-def check_count(num: int | None, name: str) -> int:
-    """Refuse a number of images that no run can have, before anything is made for each of them."""
+def check_count(num: int | None, name: str, what: str = "images to draw") -> int:
+    """Refuse a number of images or texts that no run can have, before anything is made for each of them."""
     if not isinstance(num, int) or isinstance(num, bool) or not 1 <= num <= MOST_IMAGES:
         more = "; take other seeds for more" if isinstance(num, int) and num > MOST_IMAGES else ""
-        raise ValueError(
-            f"{name} is {num!r}; say how many images to draw, at least 1 and at most {MOST_IMAGES:,}{more}"
-        )
+        raise ValueError(f"{name} is {num!r}; say how many {what}, at least 1 and at most {MOST_IMAGES:,}{more}")
     return num
 
 

@@ -19,7 +19,7 @@ from recap.models.adapter import Adapter
 from recap.models.registry import Config
 from recap.models.text import TextAdapter
 from recap.pipelines.base import BATCH, Asked, ModelPipeline
-from recap.pipelines.inputs import Generators, generators_of
+from recap.pipelines.inputs import Generators, check_count, generators_of
 from recap.pipelines.loading import Parts
 from recap.pipelines.output import Call, frames
 from recap.pipelines.prompts import Message, WriteRequest, changes, chats_of, check_tokenizer, encoded, rows_of
@@ -134,8 +134,8 @@ class TextPipeline(ModelPipeline):
         """One text to write for each prompt and each of `num_texts` answers; everything is checked here."""
         rows = self._rows(prompt, asked)
         answers, length = asked.get("num_texts", 1), asked.get("gen_length")
-        if not isinstance(answers, int) or answers < 1:
-            raise ValueError(f"num_texts is {answers!r}; say how many answers to write to each prompt, at least 1")
+        check_count(answers, "num_texts", "answers to write to each prompt")
+        num = check_count(len(rows) * answers, f"num_texts {answers} times {len(rows)} prompts", "texts to write")
         if length is None:
             length = 0 if any(self.language.config.mask_id in row for row in rows) else LENGTH
         if not isinstance(length, int) or isinstance(length, bool) or length < 0:
@@ -146,10 +146,11 @@ class TextPipeline(ModelPipeline):
             options = self.options_for(given).override(changes(asked))
         elif any(changes(asked).json()):
             raise ValueError(f"a Schedule says everything itself; leave {', '.join(changes(asked).json())} out")
-        generators = generators_of(len(rows) * answers, generator, seed, first)
+        generators = generators_of(num, generator, seed, first)
         stop = self.language.config.eos_id if asked.get("eos_early_stop", True) else None
         works = []
-        for number, row in enumerate(row for row in rows for _ in range(answers)):
+        answered = (row for row in rows for _ in range(answers))
+        for number, (row, own) in enumerate(zip(answered, generators, strict=True)):
             start, tokens = self._start(row, length)
             known = len(start.masked) - tokens
             order = None if options is None else options.selector_name
@@ -157,7 +158,7 @@ class TextPipeline(ModelPipeline):
                 Work(
                     self.schedule(given if options is None else options, tokens, known),
                     first + number,
-                    stream_key(generators[number]),
+                    stream_key(own),
                     None if seed is None else int(seed),
                     len(row) + length if self.device.type != "cpu" else None,
                     order,
