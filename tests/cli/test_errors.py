@@ -77,7 +77,7 @@ EDITS = {
     "small.png --keep left:1.0": "all or nothing",
     "small.png --keep left:x": "--keep left:x",
     "small.png --keep left --strength 1": "not allowed with argument",
-    "small.png --keep left --num 0": "at least one image",
+    "small.png --keep left --num 0": "at least 1",
     "small.png --keep left --full 9": "no room in 8 tokens",
     "small.png --redraw 1,2,3": "'1,2,3' is no box; give four whole numbers",
     "small.png --redraw a,b,c,d": "'a,b,c,d' is no box",

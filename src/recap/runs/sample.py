@@ -96,8 +96,9 @@ def sample_all(
                 named = ", ".join(f"{noun} {index} (own seed {image_seed(seed, index)})" for index in failed)
                 kept = f"{folder.kept()} of {len(works)} {noun}s are in {folder.path}"
                 raise FloatingPointError(f"{named} of seed {seed} {NOT_FINITE}; {kept}")
-            folder.finish(works)
-            return RunSummary(len(queue.todo), sum(ranks.get(f"took/{rank}") for rank in range(ranks.world)))
+            made, took = len(queue.todo), sum(ranks.get(f"took/{rank}") for rank in range(ranks.world))
+            folder.finish(works, {"seconds": took, "made": made, "processes": ranks.world} if made else {})
+            return RunSummary(made, took)
     except Stopped as stop:
         if ranks.first:
             kept = f"{folder.kept()} of {len(works)} {noun}s are in {folder.path}"

@@ -10,26 +10,26 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recap.core.bounds import SCALE, WIDTH, bounded
 from recap.tokenizers.images import check_images, check_square, to_grid, to_sequence
-from recap.tokenizers.layers import Decoder, Levels, NormSiLU, check_sizes, depth, level_sizes
+from recap.tokenizers.layers import BLOCKS, Decoder, Levels, NormSiLU, check_levels, depth, level_sizes
 
 
 @dataclass(frozen=True, slots=True)
 class KLVAEConfig(Levels):
     """Sizes of a KL autoencoder; the defaults are those of KL-16."""
 
-    channels: int = 128
-    multipliers: tuple[int, ...] = (1, 1, 2, 2, 4)  # widths of levels over `channels`, full resolution first
-    latent_channels: int = 16
-    encoder_blocks: int = 2  # residual blocks in each level
-    decoder_blocks: int = 3
-    latent_scale: float = 0.2325  # brings the latents to a standard deviation of about one
-    groups: int = 32
+    channels: int = bounded(128, 1, WIDTH)
+    # widths of levels over `channels`, full resolution first
+    multipliers: tuple[int, ...] = bounded((1, 1, 2, 2, 4), 1, WIDTH)
+    latent_channels: int = bounded(16, 1, WIDTH)
+    encoder_blocks: int = bounded(2, 1, BLOCKS)  # residual blocks in each level
+    decoder_blocks: int = bounded(3, 1, BLOCKS)
+    latent_scale: float = bounded(0.2325, 1 / SCALE, SCALE)  # makes the latents' standard deviation about one
+    groups: int = bounded(32, 1, WIDTH)
 
     def __post_init__(self) -> None:
-        check_sizes(self, "latent_channels", "encoder_blocks", "decoder_blocks")
-        if not self.latent_scale > 0:
-            raise ValueError(f"latent_scale is {self.latent_scale} but a positive number is expected")
+        check_levels(self)
 
 
 def infer(tensors: Mapping[str, Tensor], heads: int | None = None) -> KLVAEConfig:

@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recap.core.bounds import WIDTH, check_bounds, check_number
+
+BLOCKS = 64  # residual ones that a level may have
 GROUPS = 32  # of norms: a state dict does not say, but both published tokenizers agree
 
 
@@ -30,15 +33,12 @@ class Levels:
         return [self.channels * multiplier for multiplier in self.multipliers]
 
 
-def check_sizes(config: Any, *counts: str) -> None:
-    """Raise a `ValueError` unless every count is positive and the groups of norms divide the width of every level."""
+def check_levels(config: Any) -> None:
+    """Raise a `ValueError` unless all sizes are in bounds and the groups of norms divide the width of every level."""
+    check_bounds(config)
     channels, multipliers, groups = config.channels, config.multipliers, config.groups
-    for name in ("channels", "groups", *counts):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} is {getattr(config, name)} but at least 1 is expected")
-    if not multipliers or min(multipliers) < 1:
-        raise ValueError(f"multipliers are {multipliers} but positive integers, one for each level, are expected")
     for width in config.widths:
+        check_number("the width of a level", width, 1, WIDTH)
         if width % groups != 0:
             raise ValueError(
                 f"a level has {width} channels, {channels} times one of {multipliers}, which {groups} groups do not "
