@@ -34,6 +34,7 @@ EXTRAS = (RECORD, "grid.png", "strip.png", "compare.png", "images.npz")  # what 
 TIMED = (RECORD, "compare.png")  # those that say how long something took, and are others each time
 ABOUT = "about.json"  # among the shards, until the record is written
 DRAFT = re.compile(r"\.[\w-]+\.(png|json|npz)\.\d+")
+MOST_THREADS = 4096
 MAX_SHOWN = 60  # characters of a setting that are still worth printing
 KEPT = 64  # images of a small run, which stay in memory for a sheet of all
 Entry = dict[str, Any]  # what a manifest says of an image
@@ -50,6 +51,7 @@ class RunFolder(ABC):
         self.path, self.num = Path(path), num
         self.settings: dict[str, Any] = json.loads(json.dumps(dict(settings)))
         self.about: dict[str, Any] = {}  # this run at its end: how long it took, and the like
+        self.threads: int | None = None  # of each process, where the bits depend on it
         self.files: dict[str, Entry | None] = {}  # of this run beside its images; None: not written yet
         self._lock: IO[str] | None = None
 
@@ -126,7 +128,8 @@ class RunFolder(ABC):
 
     def write_manifest(self, **more: Any) -> None:
         files = {"files": dict(sorted(self.files.items()))} if self.files else {}
-        write_json(self.path / MANIFEST, {"settings": self.settings, **more, **files})
+        threads = {} if self.threads is None else {"threads": self.threads}
+        write_json(self.path / MANIFEST, {"settings": self.settings, **threads, **more, **files})
 
     def listed(self) -> tuple[dict[int, Entry], set[str]]:
         """The images and other files that a manifest lists, whichever run it is of; none if it is damaged."""
@@ -147,6 +150,10 @@ class RunFolder(ABC):
             if not isinstance(theirs, dict) or not isinstance(images, dict):
                 raise TypeError("settings and images are expected to be objects")
             files = content.get("files", dict.fromkeys(EXTRAS))  # there were none in earlier versions
+            threads = content.get("threads")
+            if threads is not None and (type(threads) is not int or not 0 < threads < MOST_THREADS):
+                raise TypeError(f"threads are {threads!r}")
+            self.threads = self.threads and (threads or self.threads)
             self.files = {name: files[name] for name in EXTRAS if name in files}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
