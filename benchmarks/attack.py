@@ -139,12 +139,16 @@ def calm(address: str, pid: int, before: float) -> float:
     return resident(pid) - before
 
 
-def main() -> int:
+def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", default="maskgit-large", help="published size to shrink (default maskgit-large)")
     options.add_argument("--clients", type=int, default=64)
     options.add_argument("--seconds", type=float, default=60.0)
-    args = options.parse_args()
+    return options
+
+
+def main() -> int:
+    args = parser().parse_args()
     command = [sys.executable, "-m", "recap", "serve", "--model", args.model, "--tiny", *OPTIONS]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
