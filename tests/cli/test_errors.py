@@ -54,6 +54,7 @@ REFUSED = {
     "verify mar-base --tiny --device warp": "warp",
     "sample --num x": "invalid int value: 'x'",
     "sample --batch 0": "take at least one image at a time",
+    "bench --batch 1 99999999999999999999": "take at most 65536 images at a time",
     "sample --batch some": "invalid batch_size value: 'some'",
     "sample --model mage-base --tiny --labels 3": "unconditional",
     "sample --model mage-base --tiny --num 0": "--num",

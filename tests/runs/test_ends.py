@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from recap.cli import main
@@ -104,6 +105,25 @@ def test_a_run_that_ends_in_its_last_steps(setup: Callable[[], object], sample: 
     out = tmp_path / "out"
     assert run(*sample, "--out", str(out), log=tmp_path / "log", setup=setup).process.exitcode in (9, 141)
     assert finish(sample, out) == finish(sample, tmp_path / "whole")
+
+
+def test_a_run_goes_on_with_its_number_of_threads(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where bits depend on it; the default engine has the same bits with any."""
+    before = torch.get_num_threads()
+    argv = ["sample", "--model", model, *FEW, "--out", str(tmp_path / "out")]
+    try:
+        for engine, begun, known in (("eager", 1, 1), ("eager", 2, 1), ("onednn", 2, None)):
+            torch.set_num_threads(begun)
+            (tmp_path / "out" / "000001.png").unlink(missing_ok=True)
+            assert main([*argv, "--engine", engine, *["--overwrite"] * (engine == "onednn")]) == 0
+            assert json.loads((tmp_path / "out" / "manifest.json").read_text()).get("threads") == known
+            assert torch.get_num_threads() == (known or begun)
+            told = "begun with 1 threads, and goes on with them instead of 2" in capsys.readouterr().out
+            assert told == (begun != (known or begun))
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_files_of_the_end_are_made_again(

@@ -24,6 +24,7 @@ from recap.planning.memory import size_of
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TEXT_LENGTH = 256  # tokens of texts with which a model is measured
 AnyPipeline = Pipeline | TextPipeline
+MOST_BATCH = 2**16  # images at a time
 SHORT_RUN = SamplingOptions(full=12, local=4)  # of random weights: enough to see it run
 
 
@@ -83,6 +84,10 @@ def batch_size(text: str) -> int | str:
     """A number of images, or the word auto."""
     if text != "auto" and int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is too few; take at least one image at a time, or say auto")
+    if text != "auto" and int(text) > MOST_BATCH:
+        raise argparse.ArgumentTypeError(
+            f"{text} is too many; take at most {MOST_BATCH} images at a time, or say auto"
+        )
     return text if text == "auto" else int(text)
 
 

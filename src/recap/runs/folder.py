@@ -27,6 +27,7 @@ TIMED = (RECORD, "compare.png", "compare.jsonl")  # those that say how long some
 ABOUT = "about.json"  # among the shards, until the record is written
 NUMBERED = re.compile(r"\d{6,11}\.(png|txt)")  # what a run is for
 DRAFT = re.compile(r"\.[\w-]+\.(png|txt|jsonl?|npz)\.\d+")
+MOST_THREADS = 4096
 MAX_SHOWN = 60  # characters of a setting that are still worth printing
 KEPT = 64  # images of a small run, which stay in memory for a sheet of all
 Entry = dict[str, Any]  # what a manifest says of an image or text
@@ -43,6 +44,7 @@ class RunFolder(ABC):
         self.path, self.num = Path(path), num
         self.settings: dict[str, Any] = json.loads(json.dumps(dict(settings)))
         self.about: dict[str, Any] = {}  # this run at its end: how long it took, and the like
+        self.threads: int | None = None  # of each process, where the bits depend on it
         self.files: dict[str, Entry | None] = {}  # of this run beside its images; None: not written yet
         self._lock: IO[str] | None = None
 
@@ -119,7 +121,8 @@ class RunFolder(ABC):
 
     def write_manifest(self, **more: Any) -> None:
         files = {"files": dict(sorted(self.files.items()))} if self.files else {}
-        write_json(self.path / MANIFEST, {"settings": self.settings, **more, **files})
+        threads = {} if self.threads is None else {"threads": self.threads}
+        write_json(self.path / MANIFEST, {"settings": self.settings, **threads, **more, **files})
 
     def listed(self) -> set[str]:
         """The files that a manifest lists, whichever run it is of; none if it is damaged."""
@@ -140,6 +143,10 @@ class RunFolder(ABC):
             if not isinstance(theirs, dict) or not isinstance(images, dict):
                 raise TypeError("settings and images are expected to be objects")
             files = content.get("files", dict.fromkeys(EXTRAS))  # there were none in earlier versions
+            threads = content.get("threads")
+            if threads is not None and (type(threads) is not int or not 0 < threads < MOST_THREADS):
+                raise TypeError(f"threads are {threads!r}")
+            self.threads = self.threads and (threads or self.threads)
             self.files = {name: files[name] for name in EXTRAS if name in files}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(

@@ -15,7 +15,17 @@ from torch import Tensor, nn
 
 from recap.core.bounds import COUNT, WIDTH, bounded
 from recap.tokenizers.images import check_images, check_square, to_grid, to_sequence
-from recap.tokenizers.layers import BLOCKS, Decoder, Level, Levels, NormSiLU, check_levels, depth, level_sizes
+from recap.tokenizers.layers import (
+    BLOCKS,
+    Decoder,
+    Level,
+    Levels,
+    NormSiLU,
+    Pointwise,
+    check_levels,
+    depth,
+    level_sizes,
+)
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -125,7 +135,7 @@ class Encoder(nn.Module):
         )
         self.mid = middle(widths[-1], groups)
         self.norm_out = NormSiLU(widths[-1], groups)
-        self.conv_out = nn.Conv2d(widths[-1], config.latent_channels, 1)
+        self.conv_out = Pointwise(widths[-1], config.latent_channels)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.conv_in(images)
@@ -152,7 +162,7 @@ class ResBlock(nn.Module):
         self.conv1 = nn.Conv2d(cin, cout, 3, padding=1, bias=False)
         self.norm2 = NormSiLU(cout, groups)
         self.conv2 = nn.Conv2d(cout, cout, 3, padding=1, bias=False)
-        self.nin_shortcut = nn.Conv2d(cout, cout, 1, bias=False) if cin != cout else None
+        self.nin_shortcut = Pointwise(cout, cout, bias=False) if cin != cout else None
 
     def forward(self, x: Tensor) -> Tensor:
         h: Tensor = self.conv1(self.norm1(x))  # (B, cout, h, w)

@@ -33,7 +33,7 @@ class TextConfig(IdCosts):
     num_tokens: int = bounded(4096, 1, TOKENS)
     mask_id: int = bounded(126336, 0, COUNT)
     eos_id: int = bounded(126081, 0, COUNT)
-    theta: float = bounded(500000.0, 1.0, SCALE**2)
+    theta: float = bounded(500000.0, 1.0, 100 * SCALE)
     eps: float = bounded(1e-5, SCALE**-2, 1.0)
     qkv_bias: bool = False
     tied: bool = False
