@@ -17,10 +17,11 @@ from PIL import Image
 from recap.cli import main
 from tests.pipelines.test_pipeline import pipeline
 from tests.runs.runs import digest, run
+from tests.writing import write_model
 
 pytestmark = pytest.mark.xdist_group("ranks")
 FEW = ("--full", "3", "--local", "2", "--num", "2", "--batch", "2")
-TIMED = ("run.json", "compare.png")  # files that say how long something took
+TIMED = ("run.json", "compare.png", "compare.jsonl")  # files that say how long something took
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,16 @@ def sample(model: str) -> list[str]:
 def edit(model: str, tmp_path: Path) -> list[str]:
     Image.new("RGB", (8, 8), "red").save(picture := tmp_path / "in.png")
     return ["edit", "--model", model, "--image", str(picture), "--keep", "left", "--labels", "1", *FEW]
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_model(tmp_path_factory.mktemp("words") / "w"))
+
+
+@pytest.fixture
+def write(words: str) -> list[str]:
+    return ["write", "--model", words, "he said", "the", "--length", "8", "--schedule", "2+6", "--compare"]
 
 
 def finish(argv: list[str], out: Path) -> dict[str, str]:
@@ -67,7 +78,7 @@ def full() -> None:
     raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize("command", ["sample", "edit"])
+@pytest.mark.parametrize("command", ["sample", "edit", "write"])
 def test_a_disk_that_is_full_at_any_moment(
     command: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,34 +137,47 @@ def test_a_run_goes_on_with_its_number_of_threads(
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(
+    ("command", "names"), [("sample", ("grid.png", "compare.png")), ("write", ("texts.jsonl", "compare.jsonl"))]
+)
 def test_files_of_the_end_are_made_again(
-    sample: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str,
+    names: tuple[str, ...],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out = tmp_path / "out"
-    whole = finish(sample, out)
+    argv, out = request.getfixturevalue(command), tmp_path / "out"
+    whole = finish(argv, out)
     record = json.loads((out / "run.json").read_text())
-    for name in ("run.json", "grid.png", "compare.png"):
+    for name in ("run.json", *names):
         for spoil in (Path.unlink, lambda path: path.write_bytes(b"")):
             spoil(out / name)
             capsys.readouterr()
-            assert finish(sample, out) == whole
+            assert finish(argv, out) == whole
             assert f"{name} made again" in capsys.readouterr().out.replace("run.json and", "")
     (out / "run.json").unlink()
-    finish(sample, out)
+    finish(argv, out)
     again = json.loads((out / "run.json").read_text())
     for lost in ("made", "processes", "compare"):  # nobody knows any more
         del record[lost]
     assert again == {**record, "seconds": None}
 
 
-@pytest.mark.parametrize("name", ["grid.png", "run.json", "compare.png", "images.npz", "000001.png"])
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        *(("sample", name) for name in ("grid.png", "run.json", "compare.png", "images.npz", "000001.png")),
+        *(("write", name) for name in ("texts.jsonl", "run.json", "compare.jsonl", "000001.txt")),
+    ],
+)
 def test_foreign_files_are_never_overwritten(
-    name: str, sample: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, name: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
+    argv, out = request.getfixturevalue(command), tmp_path / "out"
     out.mkdir()
     (out / name).write_text("mine")
-    assert main([*sample, "--out", str(out)]) == 2
+    assert main([*argv, "--out", str(out)]) == 2
     assert f"{name} exists but no manifest.json says which run it belongs to" in capsys.readouterr().err
     assert (out / name).read_text() == "mine"
     assert not (out / "manifest.json").exists()
@@ -167,6 +191,28 @@ def test_to_start_anew_takes_what_the_run_made_and_no_more(sample: list[str], tm
     found = finish([*sample, "--overwrite"], out)
     assert {"20240131.png", "strip.png"} == found.keys() - finish(sample, tmp_path / "whole").keys()
     assert (out / "20240131.png").read_text() == (out / "strip.png").read_text() == "mine"
+
+
+def test_texts_in_the_place_of_images(sample: list[str], write: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    finish(sample, out)
+    (out / "000007.txt").write_text("mine")
+    whole = finish(write, tmp_path / "whole")
+    assert finish([*write, "--overwrite"], out).keys() == {*whole, "000007.txt"}
+    assert (out / "000007.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["000000.txt", "texts.jsonl"])
+def test_texts_are_never_written_over_their_prompts(
+    name: str, write: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("the bird")
+    for more in ([], ["--overwrite"]):
+        assert main([*write, "--prompts", str(out / name), "--out", str(out), *more]) == 2
+        assert f"{name} is an input and would be written" in capsys.readouterr().err
+    assert (out / name).read_text() == "the bird"
 
 
 @pytest.mark.parametrize("name", ["000000.png", "strip.png"])

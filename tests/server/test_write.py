@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import shlex
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -242,3 +243,42 @@ def test_names_of_calls_are_taken_too() -> None:
 
     first, *others = asked(ask, served(pipes=both()))
     assert others == [first] * 2
+
+
+class Slow(Chatty):
+    """A tokenizer that takes its time."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        time.sleep(0.5)
+        return super().encode(text, add_special_tokens)
+
+
+@pytest.mark.parametrize("path", ["/v1/write", "/api/write"])
+def test_reading_a_prompt_counts_as_time(path: str) -> None:
+    worker = served(pipes={"words": text_pipeline(Slow())}, timeout=0.1)
+
+    async def ask(client: httpx.AsyncClient) -> tuple[httpx.Response, int]:
+        return await client.post(path, json={"prompt": "he said", "gen_length": 8}), worker.images_waiting()
+
+    answer, waiting = asked(ask, worker)
+    assert (answer.status_code, answer.json()["error"]["code"], waiting) == (504, "timeout", 0)
+
+
+@pytest.mark.parametrize("path", ["/v1/write", "/api/write"])
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b'{"prompt": "he', 400, "json"),
+        (b'{"input_ids": ' + b"[" * 10**5, 400, "json"),
+        (b'{"seed": ' + b"9" * 10**5 + b"}", 400, "json"),
+        (b'{"prompt": "' + b"he " * 10**5 + b'"}', 413, "body"),
+        (b'{"num": 1000000, "prompt": "he"}', 422, "form"),
+        (b'{"num": 9, "prompt": "he"}', 422, "limit"),
+    ],
+)
+def test_bodies_of_nonsense(path: str, body: bytes, status: int, code: str) -> None:
+    async def ask(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post(path, content=body, headers={"Content-Type": "application/json"})
+
+    answer = asked(ask, served(pipes={"words": text_pipeline()}))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
