@@ -14,7 +14,7 @@ from PIL import Image
 from recap.cli import evaluate as evaluate_command
 from recap.cli import main, measuring
 from recap.evaluation import texts
-from recap.evaluation.perplexity import Perplexity
+from recap.evaluation.perplexity import Perplexity, PerplexityJudge
 from tests.runs.runs import together
 from tests.writing import write_model
 
@@ -105,7 +105,7 @@ def test_a_sweep_that_is_stopped_within_a_point_loses_no_text(
 def test_without_a_judge_all_else_is_measured_and_one_that_comes_later_reads_what_is_there(
     judge: Reader, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(texts.PerplexityJudge, "load", classmethod(missing))
+    monkeypatch.setattr(PerplexityJudge, "load", classmethod(missing))
     monkeypatch.setattr(measuring, "load_judge", texts.load_judge)
     alone = sweep(schedules=["4", "4+4"])
     out = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,14 +68,12 @@ def test_nothing_is_compared_with_another_way_to_draw() -> None:
 
 def test_times_of_other_turns_give_no_ratio() -> None:
     one = point("16+48", 59, 4.5, 2.5)
-    alone = Point(*[getattr(one, name) for name in one.__slots__[:-1]], {})
+    alone = replace(one, runs={})
     row = rows(alone)["16+48"]
     assert speedup(row, rows()["32"]) is None
     assert row.against["equal_quality"] == {"schedule": "32", "speedup": None}
     level = rows(point("16+48", 59, 4.5, 4.0))["16+48"]
-    slower = Point(
-        *[getattr(one, name) for name in one.__slots__[:-1]], {"wall": [3.0, 5, 9], "processor": [4.0] * 3}
-    )
+    slower = replace(one, runs={"wall": [3.0, 5, 9], "processor": [4.0] * 3})
     unclear = rows(slower)["16+48"]
     assert level.against["equal_quality"]["speedup"] is not None
     assert unclear.against["equal_quality"]["speedup"] is None  # faster in one turn, slower in the next
