@@ -6,6 +6,8 @@ may raise are those that the command line turns into one line and exit status 2.
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import contextlib
 import io
 import json
@@ -34,13 +36,14 @@ from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.report import read_sweep
 from recap.evaluation.texts import read_texts_of, text_figures
 from recap.models.maskgit import MaskGITConfig
-from recap.models.registry import build
+from recap.models.registry import architectures, build
 from recap.models.text.official import published_config as published_sizes
 from recap.pipelines.inputs import find_classes
+from recap.pipelines.loading import blank_net
 from recap.pipelines.pipeline import Pipeline
 from recap.tokenizers import BPE, VQGANConfig
 from recap.tokenizers.bpe import byte_letters, split_rule
-from recap.view.images import open_picture
+from recap.view.pictures import open_picture
 
 SMALL = MaskGITConfig(width=8, depth=2, heads=2, num_tokens=4, codes=4, classes=2)
 DREAM: dict[str, Any] = {
@@ -193,8 +196,10 @@ def config_file(data: bytes, folder: Path) -> None:
     if not model.is_dir():
         save_pretrained(build(SMALL), model)
     (model / "config.json").write_bytes(data)
-    load_pretrained(model)
-    Pipeline.from_pretrained(model)
+    try:
+        blank_net(model)
+    finally:
+        Pipeline.from_pretrained(model)
 
 
 def tokenizer_file(data: bytes, folder: Path) -> None:
@@ -266,6 +271,68 @@ def command_line(data: bytes, folder: Path) -> None:
     assert status == 0 or len(said) == 1, f"{argv} said {said}"
 
 
+@cache
+def service() -> tuple[asyncio.AbstractEventLoop, Any]:
+    """A server of a small model, without a network."""
+    from recap.server.app import create_app
+    from recap.server.limits import Limits
+    from recap.server.worker import Worker
+
+    loop = asyncio.new_event_loop()
+    pipe = Pipeline(build(SMALL), build(SMALL_TOKENIZER))
+    pipe.options = SamplingOptions("maskgit-r", full=2, local=1)
+    app = create_app(Worker({"m": pipe}, Limits(timeout=5.0)), page=True)
+    loop.run_until_complete(app.router.lifespan_context(app).__aenter__())
+    return loop, app
+
+
+def http_request(data: bytes, folder: Path) -> None:
+    """A method, a path and a body with line ends between them; nothing is the server's fault."""
+    method, path, body = [*data.split(b"\n", 2), b"", b""][:3]
+    path, _, query = path.partition(b"?")
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": method.decode("latin-1")[:20],
+        "path": path.decode("latin-1"),
+        "root_path": "",
+    }
+    scope |= {"query_string": query, "http_version": "1.1", "scheme": "http", "asgi": {"version": "3.0"}}
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope |= {"headers": headers, "raw_path": path, "server": ("localhost", 80), "client": ("localhost", 1)}
+    loop, app = service()
+    parts = [{"type": "http.request", "body": body, "more_body": False}]
+    statuses: list[int] = []
+
+    async def receive() -> Any:
+        if parts:
+            return parts.pop()
+        return await asyncio.Future()
+
+    async def send(message: Any) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    loop.run_until_complete(asyncio.wait_for(app(scope, receive, send), 30))
+    assert statuses != [500], "the server failed"
+    assert len(statuses) == 1
+    if statuses[0] >= 400:
+        raise ValueError("refused")
+
+
+def seeds_of_requests(folder: Path) -> list[bytes]:
+    image = base64.b64encode(picture(side=4)).decode()
+    drawn = {"labels": [0, 1], "num": 2, "seed": 3, "schedule": "2+1", "format": "zip", "guidance": [1, 2.5]}
+    asked = {
+        "POST /v1/sample": drawn | {"first": 1},
+        "POST /v1/plan": {"full": 3, "local": 1, "chain": 2, "model": "m"},
+        "POST /v1/edit": {"labels": 1, "image": image, "redraw": [0, 0, 2, 2], "fit": True, "paste": True},
+        "POST /api/compare": {"labels": ["0"], "image": image, "mask": image, "compare": False, "order": "random"},
+        "GET /v1/models": {},
+        "GET /static/app.js": {},
+        "GET /metrics?x=1": {},
+    }
+    return [f"{what.replace(' ', chr(10))}\n{json.dumps(body)}".encode() for what, body in asked.items()]
+
+
 def seeds_of_pickles(folder: Path) -> list[bytes]:
     evil = Attack(folder / MARK)
     return [
@@ -288,7 +355,9 @@ def seeds_of_configs(folder: Path) -> list[bytes]:
     about = {"sampling": {"preset": "maskgit-r", "full": 2, "local": 1}, "tokenizer": "../t", "setting": "maskgit-r"}
     tokenizer = {"family": "vqgan", "config": asdict(SMALL_TOKENIZER)}
     odd = replace(SMALL, classes=3)
-    return [json.dumps(c).encode() for c in (whole, whole | about, tokenizer, whole | {"config": asdict(odd)})]
+    others = [{"family": kind.name, "config": asdict(kind.config())} for kind in architectures().values()]
+    given = (whole, whole | about, tokenizer, whole | {"config": asdict(odd)}, *others)
+    return [json.dumps(config).encode() for config in given]
 
 
 def tokenizer_json() -> dict[str, Any]:
@@ -413,6 +482,9 @@ TARGETS: dict[str, Target] = {
     ),
     "labels": Target(
         label_text, lambda _: [b"rose,1", b"water", b"0,2", b"sun flower"], (b",", b" ", b"-", *NUMBERS)
+    ),
+    "requests": Target(
+        http_request, seeds_of_requests, (b"null", b"[]", b"{}", b"[[[[", b"NaN", b"\\ud800", b"../", *NUMBERS)
     ),
     "commands": Target(
         command_line,

@@ -9,6 +9,8 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.targets import MARK, Attack, archive, arrays, picture, saved, seeds_of_pickles, state
+from safetensors.torch import load_file, save_file
 
-from recap.checkpoints import CheckpointError, load_official
+from recap import Pipeline
+from recap.checkpoints import CheckpointError, load_official, load_pretrained, save_pretrained
 from recap.checkpoints.safe_files import (
     DEFAULTS,
     check_tensors,
@@ -32,9 +36,12 @@ from recap.evaluation.features import load_inception
 from recap.evaluation.images import open_images
 from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.report import read_sweep
-from recap.models.registry import SIZES, build
+from recap.models.maskgit import MaskGITConfig
+from recap.models.registry import SIZES, adapt, architectures, build, randomize
+from recap.pipelines.loading import blank_net
+from recap.tokenizers import KLVAEConfig, VQGANConfig
 from recap.training.data import read_photos
-from recap.view.images import open_picture
+from recap.view.pictures import open_picture
 
 Capture = pytest.CaptureFixture[str]
 
@@ -112,6 +119,42 @@ def test_counts_that_are_none(n: np.ndarray, tmp_path: Path) -> None:
         (tmp_path / "s.npz").write_bytes(arrays(mu=np.zeros(2), sigma=np.eye(2), **counts))
         with pytest.raises(ValueError, match=r"s\.npz has"):
             FeatureStatistics.load(tmp_path / "s.npz")
+
+
+WRONG: list[Any] = [-1, 10**9, 10**18, 10**400, 1e30, math.inf, math.nan, "9", True, [1], {}]
+
+
+@pytest.mark.parametrize("name", architectures())
+def test_every_number_of_a_model_has_bounds(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before anything is built, by whoever reads the folder."""
+    usual = asdict(architectures()[name].config())
+    numbers = [field for field, value in usual.items() if not isinstance(value, bool | str | dict)]
+    assert len(numbers) > 5
+    monkeypatch.setattr("torch.nn.Module.__init__", lambda *_: pytest.fail("something was built"))
+    for field, wrong, read in product(numbers, WRONG, (load_pretrained, blank_net)):
+        value = [1, 1, wrong] if isinstance(usual[field], tuple) else wrong
+        config = {"format": "recap", "family": name, "config": {**usual, field: value}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(CheckpointError, match=f"{field} is|is no number of JSON"):
+            read(tmp_path)
+
+
+def test_weights_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    config = KLVAEConfig(channels=8, groups=4, multipliers=(1, 1))
+    save_pretrained(randomize(build(config)), tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64):
+        save_file({key: value.to(kind) for key, value in tensors.items()}, tmp_path / "model.safetensors")
+        with pytest.raises(CheckpointError, match=f"is of {kind}; save it in float32"):
+            load_pretrained(tmp_path)
+
+
+def test_images_that_no_machine_can_hold_are_refused() -> None:
+    """A small file may describe them: every level doubles the sides."""
+    model = adapt(randomize(build(MaskGITConfig(width=8, depth=2, heads=2, num_tokens=1024, codes=4, classes=2))))
+    tokenizer = build(VQGANConfig(channels=1, groups=1, multipliers=(1,) * 10, blocks=1, latent_channels=2, codes=4))
+    with pytest.raises(ValueError, match="draw images of 16384x16384 pixels, and at most 64,000,000 are read"):
+        Pipeline(model, tokenizer=tokenizer)
 
 
 def compressed() -> bytes:

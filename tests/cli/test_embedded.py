@@ -107,11 +107,11 @@ def test_a_complete_comparison_says_what_it_measured_and_draws_nothing(
 
     monkeypatch.setattr("recap.runs.draw.begin", unwanted)
     assert main(line) == 0
-    assert f"nothing measured; when the images were drawn, reuse was {measured}" in capsys.readouterr().out
+    assert f"nothing measured; when they were made, reuse was {measured}" in capsys.readouterr().out
     for damaged in ({}, {"compare": {"speedup": {"pairs": [], "processor": 1}}}, {"compare": {"speedup": 1.4}}):
         Path("both/run.json").write_text(json.dumps(damaged))
         assert main(line) == 0
-        assert "nothing measured; --overwrite draws and measures" in capsys.readouterr().out
+        assert "nothing measured; --overwrite makes and measures" in capsys.readouterr().out
     assert main([*line, "--overwrite"]) > 0
     assert "something was drawn" in capsys.readouterr().err
     assert not Path("both/run.json").exists()  # it told of images that are gone

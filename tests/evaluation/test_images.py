@@ -141,9 +141,6 @@ def test_bombs_are_refused_before_they_are_decoded(
 
 def test_other_pictures_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
-    Image.fromarray(np.full((4, 4), 40_000, dtype=np.uint16)).save(path)
-    with pytest.raises(ValueError, match=r"a\.png .*8 bits for a channel are expected"):
-        read(open_images(tmp_path))
     Image.new("RGB", (4, 4)).save(path, "GIF")
     with pytest.raises(ValueError, match=r"a\.png is no readable picture"):
         read(open_images(tmp_path))

@@ -180,10 +180,14 @@ class Gate:
 
 
 @contextmanager
-def process(command: str, *options: str, token: str | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`recap serve` or `recap studio` in a process of its own, and its address."""
+def process(
+    command: str, *options: str, token: str | None = None, files: int | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`recap serve` or `recap studio` in a process of its own, which may open so many `files`, and its address."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({} if token is None else {"RECAP_TOKEN": token})
     line = [sys.executable, "-m", "recap", command, "--port", "0", *options]
+    if files is not None:
+        line = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *line]
     running = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert running.stdout is not None

@@ -10,7 +10,7 @@ pytest.importorskip("fastapi", reason="fastapi is not installed; the extra serve
 import httpx
 from starlette.responses import Response
 
-from recap.server.guard import HEADERS, Guard
+from recap.server.guard import HEADERS, TEXT, Guard
 from recap.server.limits import Limits
 from tests.server.served import asked, post, served
 
@@ -86,29 +86,40 @@ def test_tokens_are_asked_for() -> None:
     assert asked(ask, token="s3cret") == [401] * 6 + [200]
 
 
-def test_a_crowd_is_turned_away_before_it_is_read() -> None:
-    """Bodies that come slowly take memory too: one place in the queue and one in the batch make eight of them."""
+def test_pictures_of_many_requests_have_one_limit() -> None:
+    """Bodies that come slowly take memory too; what is short is let in even then, and a place is free again after."""
+    part = b'{"labels": 1, "image": "' + b"A" * (2**20 + TEXT - 100)
 
     async def ask(client: httpx.AsyncClient) -> Any:
         go, begun = asyncio.Event(), asyncio.Semaphore(0)
 
         async def slowly() -> Any:
-            yield b'{"full": 1'
+            yield part
             begun.release()  # asked for more, so the first part was read
             await go.wait()
-            yield b"}"
+            yield b'"}'
 
-        coming = [asyncio.create_task(client.post("/v1/plan", content=slowly(), headers=JSON)) for _ in range(8)]
+        coming = [asyncio.create_task(client.post("/v1/edit", content=slowly(), headers=JSON)) for _ in range(3)]
         for _ in coming:
             await begun.acquire()
-        refused = await client.post("/v1/plan", json={})
-        health = await client.get("/healthz")
+        refused = await client.post("/v1/edit", content=part + b'"}', headers=JSON)
+        short = await client.post("/v1/plan", json={})
         go.set()
-        await asyncio.gather(*coming)
-        return refused, health, await client.post("/v1/plan", json={})
+        answers = await asyncio.gather(*coming)
+        return refused, short, *answers, await client.post("/v1/edit", content=part + b'"}', headers=JSON)
 
-    refused, health, after = asked(ask, served("maskgit", queue=1, batch=1, max_images=1))
-    assert (refused.status_code, health.status_code, after.status_code) == (429, 200, 200)
+    refused, short, *others = asked(ask, served("maskgit", max_held=3 * 2**20))
+    assert (refused.status_code, refused.headers["retry-after"], short.status_code) == (429, "1", 200)
+    assert {answer.json()["error"]["code"] for answer in others} == {"refused"}  # say what to draw anew
+
+
+def test_nothing_leads_elsewhere() -> None:
+    async def ask(client: httpx.AsyncClient) -> Any:
+        return [
+            await client.get(path) for path in ("/v1/models/", "/static", f"/static/{'x' * 300}", "/static/a%00b")
+        ]
+
+    assert [answer.status_code for answer in asked(ask)] == [404] * 4
 
 
 def test_faults_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +128,7 @@ def test_faults_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise KeyError("a secret of the machine")
 
-    monkeypatch.setattr(worker, "in_side_thread", broken)
+    monkeypatch.setattr(worker, "checked", broken)
     answer = asked(post("/v1/sample", {"labels": 1}), worker)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "failed")
     assert "secret" not in answer.text
@@ -139,11 +150,12 @@ def test_faults_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         (("0.0.0.0",), "[fe80::1]:7860", True),
         (("0.0.0.0",), "evil.example", False),
         (("0.0.0.0", "box.example"), "box.example:80", True),
+        (("*",), "box.example", True),
     ],
 )
 @pytest.mark.parametrize("token", [None, "s3cret"])
 def test_other_names_are_not_answered(hosts: tuple[str, ...], host: str, fine: bool, token: str | None) -> None:
-    """A page that lets its own name point here must not get at the answers; it has no token."""
+    """A page that lets its own name point here must not get at the answers, token or not."""
     safe = Guard(Response("ok"), limits=Limits(), hosts=hosts, token=token)
     headers = {"Host": host, "Authorization": "Bearer s3cret"}
 
@@ -152,5 +164,5 @@ def test_other_names_are_not_answered(hosts: tuple[str, ...], host: str, fine: b
             return await client.get("/v1/models", headers=headers)
 
     answer = asyncio.run(run())
-    assert answer.status_code == (200 if fine or token else 421)
+    assert answer.status_code == (200 if fine else 421)
     assert {name: answer.headers[name] for name in HEADERS} == HEADERS

@@ -127,7 +127,7 @@ def test_visitors_of_the_page_leave_and_a_signal_ends_it_soon(models: Path) -> N
 
 def test_tokens_come_from_the_environment(models: Path) -> None:
     options = [word for name in ("quick", "slow") for word in ("--model", str(models / name))]
-    with process("serve", *options, token="s3cret") as (_, address):
+    with process("serve", *options, token=" s3cret\n") as (_, address):  # as a file or an editor leaves it
         assert httpx.get(f"{address}/v1/models").status_code == 401
         assert httpx.get(f"{address}/").status_code == 401  # and there is no page
         headers = {"Authorization": "Bearer s3cret"}

@@ -41,11 +41,20 @@ def test_labels_follow_the_index_of_an_image() -> None:
     assert [labels("maskgit", [3, "1", 4], first, 1)[0] for first in range(7)] == whole
     assert labels("maskgit", None, 0, 5) == [0, 1, 2, 3, 4]
     assert labels("mage", None, 2, 2) == [None, None]
+    with pytest.raises(ValueError, match="depends on how many images a run has"):
+        labels("maskgit", None, 2, 2)
     for bad in ([5], ["5"], ["rose"]):
         with pytest.raises(ValueError, match="label"):
             labels("maskgit", bad, 0, 1)
     with pytest.raises(ValueError, match="unconditional; leave labels out"):
         labels("mage", [1], 0, 1)
+
+
+def test_a_number_is_a_class_whatever_others_are_called() -> None:
+    pipe = served("maskgit").models["maskgit"]
+    pipe.class_names = ("3", "2", "1", "0", "4")
+    found = read({"m": pipe}, worker().limits, Sample(labels=[0, "0", 3, "3"]))
+    assert [work.label for work in found.works] == [0, 3, 3, 0]
 
 
 @pytest.mark.parametrize("text", ["1048576", "1000+1000", ":local=500,chain=99"])

@@ -77,8 +77,8 @@ def test_bad_images_are_refused(small: Any, shape: tuple[int, ...], dtype: torch
     ("kind", "sizes", "message"),
     [
         (KLVAEConfig, {"channels": 48}, "which 32 groups do not divide"),
-        (KLVAEConfig, {"multipliers": ()}, "multipliers are"),
-        (KLVAEConfig, {"multipliers": (1, 0)}, "multipliers are"),
+        (KLVAEConfig, {"multipliers": ()}, "multipliers is"),
+        (KLVAEConfig, {"multipliers": (1, 0)}, "multipliers is"),
         (KLVAEConfig, {"decoder_blocks": 0}, "decoder_blocks is 0"),
         (KLVAEConfig, {"latent_scale": 0.0}, "latent_scale is 0"),
         (VQGANConfig, {"channels": 48}, "which 32 groups do not divide"),

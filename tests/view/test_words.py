@@ -14,7 +14,7 @@ from recap.runs.draw import draw
 from recap.view.frames import TokenState
 from recap.view.pace import DisplayBudget
 from recap.view.pieces import HOLE
-from recap.view.printable import printable
+from recap.view.say import printable
 from recap.view.terminal import DRAWN, window
 from recap.view.words import TextPreview, coloured
 from tests.view.test_preview import Pages, console
@@ -29,7 +29,7 @@ def test_what_is_printed_is_harmless_and_the_rest_as_it_was(text: str) -> None:
     assert all(unicodedata.category(sign) not in OBEYED or sign == "\n" for sign in shown)
     fine = "".join(sign for sign in text if sign == "\n" or unicodedata.category(sign) not in OBEYED)
     assert printable(fine, keep="\n") == fine
-    assert not printable(text).count("\n")
+    assert not printable(text, keep="").count("\n")
 
 
 @pytest.mark.parametrize(

@@ -155,14 +155,22 @@ def _read_pickle(path: Path) -> Any:
         raise
     except pickle.UnpicklingError as error:
         reason = str(error).strip().splitlines()
-        detail = next((line.strip() for line in reason if "GLOBAL" in line or "nsupported" in line), reason[0])
+        told = (line.strip() for line in reason if "GLOBAL" in line or "nsupported" in line)
+        detail = next(told, "torch's safe reader knows nothing of what is in it")
         raise CheckpointError(
             f"{path} was refused: it is corrupt or holds Python objects other than weights, and nothing of it was "
             f"run ({detail}). Save the plain state dict, or a safetensors file, where you trust it."
         ) from error
     except Exception as error:  # damaged bytes make the reader fail in any way
+        kind, colon, form = str(error).partition("``weights_only=True`` with ")
+        if colon:  # torch goes on with advice to read it unsafely
+            form = form.partition(". ")[0].partition(" passed to")[0]
+            raise CheckpointError(
+                f"{path} was refused: {form} cannot be read without running what is in them; save the plain state "
+                f"dict, or a safetensors file, where you trust it"
+            ) from error
         raise CheckpointError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); it is truncated or corrupt, download it again"
+            f"{path} cannot be read ({type(error).__name__}: {kind}); it is truncated or corrupt, download it again"
         ) from error
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ DEFAULTS = {
     "MOST_ARRAY_BYTES": 4 * 2**30,  # of all arrays that are read from an npz file, unpacked
     "MOST_TEXT_BYTES": 64 * 2**20,  # of a file of JSON or lines
 }
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 AMPLE = 2  # bytes of tensors over bytes of the file: some weights are tied, and never all of them
 SMALL = 1 << 20  # bytes that nobody counts
 BAD_ARCHIVE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, KeyError)
@@ -135,7 +137,18 @@ def read_pickle(path: str | Path, device: torch.device | str = "cpu") -> Any:
                 f"{path} was refused: it unpacks to {claimed:,} bytes, and torch.save writes what is {size:,} bytes "
                 f"long as it is; download it again, or save it anew with torch.save"
             )
-    return torch.load(path, map_location=device, weights_only=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of TorchScript, which is refused
+        return torch.load(path, map_location=device, weights_only=True)
+
+
+def check_kinds(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse weights in which torch cannot compute."""
+    for key, tensor in tensors.items():
+        if (tensor.is_floating_point() and tensor.dtype not in FLOATS) or tensor.is_complex():
+            raise CheckpointError(
+                f"{path} was refused: {key} is of {tensor.dtype}; save it in float32, bfloat16 or float16"
+            )
 
 
 def check_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -146,6 +159,7 @@ def check_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
                 f"{path} was refused: {key} is no plain tensor (but sparse, quantized or empty); "
                 f"save the state dict with plain ones"
             )
+    check_kinds(tensors, path)
     total, size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()), path.stat().st_size
     if total > AMPLE * size + SMALL:
         raise CheckpointError(

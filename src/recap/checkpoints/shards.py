@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from recap.checkpoints.int8 import SCALE, restore
-from recap.checkpoints.safe_files import CheckpointError, read_json
+from recap.checkpoints.safe_files import CheckpointError, check_kinds, read_json
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -52,6 +52,7 @@ class Weights:
                         raise CheckpointError(f"{file} has {key} of {kind}; known here are {', '.join(DTYPES)}")
                     raw[key] = torch.empty(part.get_shape(), dtype=DTYPES[kind], device="meta")
         source = source or files[0]
+        check_kinds(raw, source)
         compact = any(key.endswith(SCALE) for key in raw)
         return cls(source, keys, restore(raw, source), compact)
 

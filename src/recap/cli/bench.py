@@ -36,6 +36,7 @@ from recap.pipelines.loading import find_model
 from recap.planning.memory import MAX_BATCH, choose_batch
 from recap.runs.files import write_json
 from recap.view.progress import tqdm
+from recap.view.say import say, say_above
 from recap.view.table import aligned
 
 NOTE = (
@@ -81,11 +82,11 @@ def run(args: argparse.Namespace) -> int:
         for name, job in jobs.items():
             own = compared(measured(args, name, *job, bar))
             rows += own
-            tqdm.write(f"{own[0].model}, on {machine(args.device)['device']}\n{aligned(list(map(cells_of, own)))}\n")
+            say_above(f"{own[0].model}, on {machine(args.device)['device']}\n{aligned(list(map(cells_of, own)))}\n")
             if args.json:  # what is measured is kept, whatever comes after
                 write_json(args.json, result(args, rows))
-    print(NOTE)
-    print(json.dumps(result(args, rows)))
+    say(NOTE)
+    say(json.dumps(result(args, rows)))
     return 0
 
 

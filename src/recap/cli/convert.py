@@ -18,6 +18,7 @@ from recap.checkpoints.shards import INDEX, WEIGHTS
 from recap.cli.options import DTYPES
 from recap.core.presets import PRESETS
 from recap.models.registry import Config, TokenizerConfig, count_parameters, known_architecture, published_name
+from recap.view.say import say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise CheckpointError(f"{args.out} could not be written: {error}") from error
     name = published_name(config) or known_architecture(config).name
-    print(f"{name}: {count_parameters(config) / 1e6:.1f} M parameters written to {args.out}")
+    say(f"{name}: {count_parameters(config) / 1e6:.1f} M parameters written to {args.out}")
     return 0
 
 

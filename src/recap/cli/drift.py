@@ -32,6 +32,7 @@ from recap.evaluation.error import LocalError, error_name, local_error
 from recap.evaluation.plots import plot_drift, plot_error, require
 from recap.planning.memory import choose_batch
 from recap.runs.files import write_json
+from recap.view.say import say
 from recap.view.table import aligned
 
 NUM = 64  # images
@@ -67,17 +68,17 @@ def run(args: argparse.Namespace) -> int:
     drift = feature_drift(pipe.model, tokens, known, seed=args.seed, batch=pipe.batch_size, progress=True)
     write_json(out / "drift.json", {**about, "tokens": source, **drift.json()})
     plot_drift(drift, out / "drift.png", f"{shown}: {num} {noun}")
-    print(f"{shown}: {source}")
-    print(table(drift))
+    say(f"{shown}: {source}")
+    say(table(drift))
     if not schedule.local:
-        print(f"{schedule} evaluations are plain decoding: no local evaluation to measure; add --local")
-        print(f"-> {out / 'drift.png'}")
+        say(f"{schedule} evaluations are plain decoding: no local evaluation to measure; add --local")
+        say(f"-> {out / 'drift.png'}")
         return 0
     error = {"schedule": str(schedule), "num": num, "labels": labels, "error": kind}
     write_json(out / "error.json", {**about, **error, "rows": [asdict(row) for row in rows]})
     plot_error(rows, out / "error.png", f"{shown}: {schedule} evaluations, {num} {noun}", kind)
-    print(summary(rows, schedule, kind))
-    print(f"-> {out / 'drift.png'}, {out / 'error.png'}")
+    say(summary(rows, schedule, kind))
+    say(f"-> {out / 'drift.png'}, {out / 'error.png'}")
     return 0
 
 

@@ -16,14 +16,19 @@ from recap.cli.options import add_batch, add_model, add_running, add_sampling, l
 from recap.core.options import SamplingOptions
 from recap.pipelines.editing import starts_of
 from recap.planning.memory import choose_batch
-from recap.runs.files import atomic_write, write_json
-from recap.runs.folder import RECORD, ImageFolder
+from recap.runs.files import as_json
+from recap.runs.folder import KEPT, RECORD
+from recap.runs.numbered import ImageFolder
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity, record
 from recap.runs.sample import sample_all
-from recap.view.images import PLACES, box_mask, fit_pair, keep_mask, marked, open_picture
+from recap.view.images import PLACES, Opener, box_mask, keep_mask, marked, open_pair
+from recap.view.pictures import open_picture
 from recap.view.preview import preview
-from recap.view.sheet import comparison
+from recap.view.say import say
+from recap.view.sheet import as_png, comparison
+
+STRIP = "strip.png"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--keep", metavar="PART", help=f"regenerate all but a part: {', '.join(PLACES)}, like left:0.5")
     what.add_argument("--strength", type=float, metavar="S", help="regenerate this share of the tokens, at random")
     parser.add_argument("--labels", metavar="A,B", help="class of what is regenerated; several make several versions")
-    parser.add_argument("--num", type=int, default=1, help="how many versions (default 1)")
+    parser.add_argument("--num", type=int, help="how many versions (default 1, or one for each label)")
     parser.add_argument("--seed", type=int, default=0, help="of the images (default 0)")
     add_batch(parser)
     add_running(parser)
@@ -64,10 +69,9 @@ def run(args: argparse.Namespace) -> int:
     if pipe.model.classes and args.labels is None:
         raise ValueError(f"{shown} has {pipe.model.classes} classes; say with --labels what is to be generated")
     labels, options = labels_of(args, pipe, 1), SamplingOptions.from_args(args)
-    num = args.num if labels is None else len(labels)
-    image = open_picture(args.image, args.image, upright=True).convert("RGB")
-    drawn_over = None if args.mask is None else open_picture(args.mask, args.mask, upright=True)
-    image, mask = fit_pair(image, drawn_over, side, args.fit)
+    num = (args.num or 1) if labels is None else len(labels)
+    over = None if args.mask is None else opened(args.mask)
+    image, mask = open_pair(opened(args.image), over, side, args.fit)
     mask = mask or mask_of(args, side)
     if mask is None:
         works = pipe.works(labels, num, options, seed=args.seed, init=pipe.encode(image), strength=args.strength)
@@ -77,30 +81,40 @@ def run(args: argparse.Namespace) -> int:
     names = None if labels is None else [pipe.name_of(label) for label in labels]
     pipe.batch_size = choose_batch(pipe, schedule, args.batch, num, cache_limit=args.cache_limit)
     known = identity(pipe, works)
-    folder, name = ImageFolder(args.out, num, known), f"editing {schedule}"
+    extras = [*[STRIP] * (num <= KEPT), RECORD]
+    inputs = [path for path in (args.image, args.mask) if path is not None]
+    folder, name = ImageFolder(args.out, num, known, extras=extras, inputs=inputs), f"editing {schedule}"
     with preview(args.preview, pipe, num, name, names) as observer:
         report = sample_all(pipe, works, folder, Ranks(), overwrite=args.overwrite, name=name, observer=observer)
     assert report is not None
-    images, target = folder.shown(), folder.path / "strip.png"
-    if images:
+    missing = [name for name in extras if report.made or folder.lacks(name)]
+    files, drawn = dict[str, bytes](), tokens - schedule.known
+    if STRIP in missing:
         first, above = [image], ["before"]
         if mask is not None and works[0].start is not None:
             first, above = [image, marked(image, works[0].start.masked)], ["before", "regenerated"]
         above += [f"after: {name}" for name in names] if names else ["after"] * num
-        with atomic_write(target) as file:
-            comparison({f"{shown}  {schedule}": [*first, *images]}, above).save(file, "PNG")
-    drawn = tokens - schedule.known
-    asked = {name: getattr(args, name) for name in ("image", "mask", "redraw", "keep", "strength", "fit", "paste")}
-    said = record(pipe, shown, works, report.seconds, known) | {"edit": {**asked, "regenerated": drawn, "of": tokens}}
-    write_json(folder.path / RECORD, said)
+        files[STRIP] = as_png(comparison({f"{shown}  {schedule}": [*first, *folder.shown()]}, above))
+    if RECORD in missing:
+        asked = {
+            name: getattr(args, name) for name in ("image", "mask", "redraw", "keep", "strength", "fit", "paste")
+        }
+        said = record(pipe, shown, works, folder.about.get("seconds"), known)
+        files[RECORD] = as_json(said | {"edit": {**asked, "regenerated": drawn, "of": tokens}}).encode()
+    folder.keep(files)  # all of it is there before anything is said
+    target = folder.path / STRIP if STRIP in extras else folder.path
     fewer = ""
     if schedule.known and options.full is None:
         fewer = f" (in proportion to {pipe.schedule(options)} for all tokens)"
-    print(
+    say(
         f"{shown}: {drawn} of {tokens} tokens regenerated with {schedule} evaluations{fewer}, "
-        f"{num} version{'s' * (num > 1)} in {report.seconds:.2f} s -> {target if images else folder.path}"
+        f"{num} version{'s' * (num > 1)} in {report.seconds:.2f} s -> {target}"
     )
     return 0
+
+
+def opened(path: str) -> Opener:
+    return lambda check: open_picture(path, path, upright=True, check=check)
 
 
 def mask_of(args: argparse.Namespace, side: int) -> Image.Image | None:

@@ -36,6 +36,7 @@ from recap.runs.files import write_json
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity
 from recap.runs.sample import sample_all
+from recap.view.say import say
 
 FEATURES, TEXTS, RESULT = "features", "texts", "result.json"
 
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     texts = "entropy" in figures
     said = shown(figures) if texts else ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
     name, noun = about.get("model") or args.images or args.texts, "texts" if texts else "images"
-    print(f"{name}: {num} {noun}, {said or 'statistics only'} -> {out / RESULT}")
+    say(f"{name}: {num} {noun}, {said or 'statistics only'} -> {out / RESULT}")
     return 0
 
 

@@ -41,6 +41,7 @@ from recap.runs.ranks import Ranks
 from recap.runs.record import digest, fingerprint, identity
 from recap.runs.works import Work
 from recap.view.progress import tqdm
+from recap.view.say import say
 
 TIMED = 256  # images of a run that is made for its time
 ROUNDS, FIRST_ROUNDS = 9, 1  # texts of each schedule that are timed in turn with those of others, and alone
@@ -192,7 +193,7 @@ def figures_of(seen: Features, reference: Reference) -> dict[str, float]:
         warnings.simplefilter("always")
         figures = compare(seen, reference)
     for warning in caught:
-        print(f"warning: {warning.message}")
+        say(f"warning: {warning.message}")
     return figures
 
 

@@ -11,6 +11,7 @@ from recap import weights
 from recap.checkpoints.folder import config_from, read_config, read_model_config
 from recap.checkpoints.shards import WEIGHTS
 from recap.models.registry import FAMILIES, SIZES, TOKENIZER_SIZES, count_parameters, family_of
+from recap.view.say import say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,13 +20,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     for name in weights.folders():
-        print(embedded_line(name, weights.HOME / name))
+        say(embedded_line(name, weights.HOME / name))
     for name, config in SIZES.items():
         family = family_of(config)
         tokens = "" if family.modality == "text" else f"{config.num_tokens} tokens  "
-        print(line(name, family.name, config, "", f"width {getattr(config, 'width', ''):<5} {tokens}{drawn(config)}"))
+        say(line(name, family.name, config, "", f"width {getattr(config, 'width', ''):<5} {tokens}{drawn(config)}"))
     for name, tokenizer in TOKENIZER_SIZES.items():
-        print(line(name, "tokenizer", tokenizer, "", f"{tokenizer.stride} pixels a token"))
+        say(line(name, "tokenizer", tokenizer, "", f"{tokenizer.stride} pixels a token"))
     return 0
 
 

@@ -17,13 +17,14 @@ from recap.core.steps import CONFIDENCE, SOLVERS
 from recap.engine import ENGINES
 from recap.models.registry import build, family_of, randomize, size_name
 from recap.pipelines import Pipeline, TextPipeline, pipeline_from
-from recap.pipelines.inputs import RANDOM, find_classes, planned_labels, random_labels, read_labels
+from recap.pipelines.inputs import RANDOM, check_count, find_classes, planned_labels, random_labels, read_labels
 from recap.pipelines.loading import find_model, find_parts
 from recap.planning.memory import size_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TEXT_LENGTH = 256  # tokens of texts with which a model is measured
 AnyPipeline = Pipeline | TextPipeline
+MOST_BATCH = 2**16  # images at a time
 SHORT_RUN = SamplingOptions(full=12, local=4)  # of random weights: enough to see it run
 
 
@@ -83,6 +84,10 @@ def batch_size(text: str) -> int | str:
     """A number of images, or the word auto."""
     if text != "auto" and int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is too few; take at least one image at a time, or say auto")
+    if text != "auto" and int(text) > MOST_BATCH:
+        raise argparse.ArgumentTypeError(
+            f"{text} is too many; take at most {MOST_BATCH} images at a time, or say auto"
+        )
     return text if text == "auto" else int(text)
 
 
@@ -107,15 +112,14 @@ def labels_of(args: argparse.Namespace, pipe: AnyPipeline, usual: int) -> list[i
     """One label for each image, by the plan that the arguments name; None for a model without classes."""
     classes, names, text = pipe.model.classes, pipe.class_names, args.labels
     num, each = usual if args.num is None else args.num, getattr(args, "per_class", None)
-    if num < 1:
-        raise ValueError(f"--num is {num}; generate at least one image")
+    check_count(num, "--num")
     if not classes and (text is not None or each is not None):
         raise ValueError("this model is unconditional; leave --labels and --per-class out, and say --num")
     if each is not None:
         if text is not None or args.num is not None:
             raise ValueError("--per-class says how many images of which classes; leave --labels and --num out")
-        if each < 1:
-            raise ValueError(f"--per-class is {each}; draw at least one image of each class")
+        check_count(each, "--per-class")
+        check_count(each * classes, f"--per-class {each} times {classes} classes")
         return [index % classes for index in range(each * classes)]
     if text == RANDOM:
         return random_labels(args.seed, num, classes)
@@ -125,7 +129,7 @@ def labels_of(args: argparse.Namespace, pipe: AnyPipeline, usual: int) -> list[i
         num = args.num or len(given)
     elif text is not None:
         given = find_classes(text, names, classes)
-        num = max(args.num or 0, len(given))
+        num = args.num or len(given)
     return planned_labels(given, num, names, classes)
 
 

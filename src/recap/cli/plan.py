@@ -15,6 +15,7 @@ from recap.models.registry import size_name
 from recap.pipelines import TextPipeline, blank
 from recap.pipelines.loading import find_model
 from recap.planning.plan import Plan, memory_table, paper_plans, plan, table
+from recap.view.say import say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,19 +40,19 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--batch is {args.batch}; plan for 1 to 1,000,000 images at a time")
     plans = plans_of(args)
     if args.json:
-        print(json.dumps([p.as_dict() for p in plans]))
+        say(json.dumps([p.as_dict() for p in plans]))
         return 0
-    print(table(plans))
+    say(table(plans))
     for p in plans if args.model else ():
         groups = " | ".join(" ".join(map(str, group.sizes)) for group in p.schedule)
-        print(f"\ntokens of each sub-step, groups parted by bars:\n{groups}")
-    print(
+        say(f"\ntokens of each sub-step, groups parted by bars:\n{groups}")
+    say(
         f"\nOne {plans[0].noun}. A multiply-add is two operations; full and local are means of one evaluation and "
         "branch.\n"
         "Speed-up is against the plain run with as many sub-steps, by operations alone.\n"
     )
-    print(memory_table(plans, args.memory))
-    print(
+    say(memory_table(plans, args.memory))
+    say(
         f"\nPredicted peaks in {args.dtype} on {args.device}, beside Python and its libraries: weights, and the\n"
         f"larger of tokenizer (float32, all images of a batch) and cache with activations."
     )

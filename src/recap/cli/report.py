@@ -12,6 +12,7 @@ from pathlib import Path
 
 from recap.checkpoints.safe_files import read_text
 from recap.evaluation.report import page, published, read_sweep, section
+from recap.view.say import say
 
 PICTURES = {
     "sweep.png": "FID against seconds an image",
@@ -52,5 +53,5 @@ def run(args: argparse.Namespace) -> int:
         sections.append(section(sweep, shown, against))
     text = page(sections, findings)
     out.write_text(text)
-    print(f"{len(sweeps)} models, {sum(len(sweep.rows) for _, sweep in sweeps)} schedules -> {out}")
+    say(f"{len(sweeps)} models, {sum(len(sweep.rows) for _, sweep in sweeps)} schedules -> {out}")
     return 0

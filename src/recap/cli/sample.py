@@ -9,22 +9,29 @@ recap sample ...` several share the work. A run that was stopped goes on when th
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from recap.bench.pairs import DrawInTurn, Speedup
-from recap.checkpoints.safe_files import read_json
+from recap.bench.pairs import DrawInTurn, measured_before
 from recap.cli.options import add_batch, add_labels, add_model, add_running, add_sampling, labels_of, pipeline_of
 from recap.core.options import SamplingOptions
+from recap.pipelines import Pipeline
 from recap.planning.memory import choose_batch
 from recap.runs.draw import draw
-from recap.runs.files import atomic_write, write_json
-from recap.runs.folder import RECORD, ImageFolder
+from recap.runs.files import as_json
+from recap.runs.folder import KEPT, RECORD
+from recap.runs.numbered import ImageFolder
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity, record
 from recap.runs.sample import sample_all
-from recap.runs.works import Done
+from recap.runs.works import Done, Work
 from recap.view.preview import preview
-from recap.view.sheet import comparison, grid
+from recap.view.say import say
+from recap.view.sheet import as_png, comparison, grid
+
+GRID, COMPARED, PACKED = "grid.png", "compare.png", "images.npz"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
     if args.compare and not schedule.local:
         raise ValueError(f"--compare has nothing to compare: {schedule} evaluations are plain decoding; add --local")
     known = identity(pipe, works)
-    folder = ImageFolder(args.out, num, known)
+    extras = [*[GRID] * (num <= KEPT), *[COMPARED] * args.compare, *[PACKED] * (args.pack is not None), RECORD]
+    folder = ImageFolder(args.out, num, known, extras=extras)
     turns = None
     if args.compare:
         plain = pipe.works(labels, num if labels is None else None, pipe.options_for(options).plain(), seed=args.seed)
@@ -70,49 +78,59 @@ def run(args: argparse.Namespace) -> int:
         )
     if report is None:
         return 0  # the first process says it all
-    images, target = folder.shown(), folder.path
-    if images:
-        target = folder.path / "grid.png"
-        with atomic_write(target) as file:
-            grid(images).save(file, "PNG")
+    missing = [name for name in extras if report.made or folder.lacks(name)]
+    files, told = dict[str, bytes](), list[str]()
+    if turns and COMPARED in missing:
+        if not report.made:  # the images are there, but nothing says how long they took
+            turns.again(pipe, works[:KEPT])
+        same = partial(pipe.works, labels, num if labels is None else None, seed=args.seed)
+        files[COMPARED], folder.about["compare"] = measured(pipe, options, same, turns, names)
+        folder.about["seconds"] = turns.pairs.seconds("reused")
+        told = [f"plain decoding in as many steps took {turns.pairs.seconds('plain'):.2f} s: reuse is "]
+        told[0] += f"{turns.pairs.speedup} -> {folder.path / COMPARED}"
+    elif turns:
+        told = [f"nothing was drawn, and so nothing measured; {measured_before(folder.path / RECORD)}"]
+    if GRID in missing:
+        files[GRID] = as_png(grid(folder.shown()))
+    said = record(pipe, shown, works, folder.about.get("seconds"), known) | {**folder.about}
+    if RECORD in missing:
+        files[RECORD] = as_json(said).encode()
+    target = folder.path / GRID if GRID in extras else folder.path
     if args.pack:
         target = folder.pack()
-    if not report.made:
-        print(f"{shown}: all {num} images were there -> {target}")
-        if args.compare:
-            print(f"nothing was drawn, and so nothing measured; {measured_before(folder)}")
-        return 0
-    taken = turns.pairs.seconds("reused") if turns else report.seconds
-    said = record(pipe, shown, works, taken, known) | {"made": report.made, "processes": ranks.world}
-    rest = "" if report.made == num else f", {report.made} of them now"
-    seconds = f"{taken / ranks.world:.2f} s"
-    print(f"{shown}: {num} image{'s' * (num > 1)} with {schedule} evaluations{rest} in {seconds} -> {target}")
-    if turns:
-        pairs, steps, target = turns.pairs, len(schedule.steps), folder.path / "compare.png"
-        plain_seconds, speedup = pairs.seconds("plain"), pairs.speedup
-        gain = f", {speedup.factor}" if speedup.clear else ""
-        titles = {"plain": f"plain {steps} steps: {plain_seconds:.1f} s"}
-        titles["reused"] = f"reused {schedule}: {taken:.1f} s{gain}"
-        rows = {titles[way]: list(made.values()) for way, made in turns.answers.items()}
-        equal = 0 if speedup.median is None else round(steps / speedup.median)  # plain steps that take as long
-        if 0 < equal < steps:
-            asked = replace(pipe.options_for(options).plain(), full=equal)
-            same = pipe.works(labels, num if labels is None else None, asked, seed=args.seed)
-            drawn = draw(pipe, [work for work in same if work.index in turns.answers["plain"]])
-            rows[f"plain {equal} steps, in equal time"] = [one.image for one in drawn if isinstance(one, Done)]
-        with atomic_write(target) as file:
-            comparison(rows, names and [names[index] for index in turns.answers["plain"]]).save(file, "PNG")
-        print(f"plain decoding in as many steps took {plain_seconds:.2f} s: reuse is {speedup} -> {target}")
-        said["compare"] = {"full": steps, "seconds": plain_seconds, "speedup": speedup.json(), "equal_time": equal}
-    write_json(folder.path / RECORD, said)
+    folder.keep(files)  # all of it is there before anything is said
+    if report.made:
+        rest = "" if report.made == num else f", {report.made} of them now"
+        seconds = f"{folder.about['seconds'] / ranks.world:.2f} s"
+        plural = "s" * (num > 1)
+        say(f"{shown}: {num} image{plural} with {schedule} evaluations{rest} in {seconds} -> {target}")
+    else:
+        again = [name for name in files if name != PACKED]
+        rest = f"; {' and '.join(again)} made again" if again else ""
+        say(f"{shown}: all {num} images were there{rest} -> {target}")
+    for line in told:
+        say(line)
     return 0
 
 
-def measured_before(folder: ImageFolder) -> str:
-    """What the record of a run that is complete says of its times."""
-    try:
-        speedup = read_json(folder.path / RECORD)["compare"]["speedup"]
-        said = Speedup(tuple(map(float, speedup["pairs"])), (float(speedup["processor"]),))
-        return f"when the images were drawn, reuse was {said}"
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):  # or by an earlier version, or damaged
-        return "--overwrite draws and measures all of them again"
+def measured(
+    pipe: Pipeline,
+    options: SamplingOptions,
+    same: Callable[[SamplingOptions], list[Work]],
+    turns: DrawInTurn,
+    names: Sequence[str] | None,
+) -> tuple[bytes, dict[str, Any]]:
+    """Plain and reused images beside each other, with what their record says; `same` are works with other options."""
+    pairs, schedule = turns.pairs, pipe.schedule(options)
+    steps, speedup = len(schedule.steps), pairs.speedup
+    gain = f", {speedup.factor}" if speedup.clear else ""
+    titles = {"plain": f"plain {steps} steps: {pairs.seconds('plain'):.1f} s"}
+    titles["reused"] = f"reused {schedule}: {pairs.seconds('reused'):.1f} s{gain}"
+    rows = {titles[way]: list(made.values()) for way, made in turns.answers.items()}
+    equal = 0 if speedup.median is None else round(steps / speedup.median)  # plain steps that take as long
+    if 0 < equal < steps:
+        asked = replace(pipe.options_for(options).plain(), full=equal)
+        drawn = draw(pipe, [work for work in same(asked) if work.index in turns.answers["plain"]])
+        rows[f"plain {equal} steps, in equal time"] = [one.image for one in drawn if isinstance(one, Done)]
+    about = {"full": steps, "seconds": pairs.seconds("plain"), "speedup": speedup.json(), "equal_time": equal}
+    return as_png(comparison(rows, names and [names[index] for index in turns.answers["plain"]])), about

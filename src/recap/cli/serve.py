@@ -18,6 +18,7 @@ from pathlib import Path
 from recap.cli.options import add_model, add_running, any_pipeline_of
 from recap.pipelines import Pipeline, TextPipeline
 from recap.server.limits import Limits
+from recap.view.say import say
 
 TOKEN = "RECAP_TOKEN"
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
@@ -33,7 +34,7 @@ def add_server(parser: argparse.ArgumentParser, port: int, limits: Limits) -> No
     add_running(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine)")
     parser.add_argument("--port", type=int, default=port, help=f"port to listen on, 0 for any (default {port})")
-    about = "a further name that it is reached by, where no token is asked for"
+    about = "a further name that it is reached by, * for any; other names in requests are refused"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=about)
     group = parser.add_argument_group("limits")
     for field in fields(Limits):
@@ -45,7 +46,8 @@ def add_server(parser: argparse.ArgumentParser, port: int, limits: Limits) -> No
 
 def run(args: argparse.Namespace) -> int:
     token = os.environ.get(TOKEN)
-    if token is not None and not token.strip():
+    token = None if token is None else token.strip()  # as it is sent
+    if token == "":
         raise ValueError(f"{TOKEN} is set but empty; set it to a secret, or unset it")
     check_extra("serve")
     if token is None:
@@ -68,7 +70,7 @@ def warn_if_open(args: argparse.Namespace, why: str) -> None:
         loopback = args.host == "localhost"
     if not loopback:
         said = f"recap {args.command}: warning: {args.host} can be reached from elsewhere, and {why}"
-        print(said, file=sys.stderr)
+        say(said, file=sys.stderr)
 
 
 def start(
@@ -84,7 +86,7 @@ def start(
         worker = Worker(loaded(args, models), limits)
         app = create_app(worker, token, page=page, hosts=(args.host, *args.allow_host))
         what = "recap studio: open" if page else f"{', '.join(worker.models)}: listening on"
-        print(f"{what} {address(listener)}", flush=True)
+        say(f"{what} {address(listener)}")
         serve(app, worker, listener)
     return 0
 

@@ -28,6 +28,7 @@ from recap.models.registry import family_of
 from recap.pipelines import Pipeline, TextPipeline
 from recap.runs.ranks import Ranks
 from recap.runs.sample import sample_all
+from recap.view.say import say
 from recap.view.table import aligned
 
 FREE = {"machine", "judge"}  # what may differ where a sweep goes on
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         sweep = Sweep(about, points_of(path, about))
         finished = {(point.schedule, point.seed) for point in sweep.points}
         jobs = [job for job in dict.fromkeys(asked) if job not in finished]
-        print(f"{shown}: {len(finished)} points done, {len(jobs)} to go")
+        say(f"{shown}: {len(finished)} points done, {len(jobs)} to go")
         sweep.points[:] = meter.mended(sweep.points, out)
         ranks.put("jobs", jobs)
     jobs = ranks.get("jobs")
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             sweep.write(path)
             shutil.rmtree(folder.path)
             done = f"[{count}/{len(jobs)}] {schedule} seed {seed}"
-            print(f"{done}: {meter.says(point.figures)}, {point.seconds['total']:.4g} s each")
+            say(f"{done}: {meter.says(point.figures)}, {point.seconds['total']:.4g} s each")
     return 0 if sweep is None else finish(args, meter, sweep, out)
 
 
@@ -102,10 +103,10 @@ def finish(args: argparse.Namespace, meter: Meter, sweep: Sweep, out: Path) -> i
     sweep.write(path)
     plot, cells = (plot_texts, text_report.cells_of) if sweep.modality == "text" else (plot_front, cells_of)
     plot(sweep.rows, out / "sweep.png", sweep.about["model"])
-    print(aligned([cells(row) for row in sorted(sweep.rows, key=lambda row: row.seconds)]))
+    say(aligned([cells(row) for row in sorted(sweep.rows, key=lambda row: row.seconds)]))
     if sweep.modality == "text":
-        print(text_report.verdict(sweep.rows))
-    print(f"-> {path}, {out / 'sweep.png'}")
+        say(text_report.verdict(sweep.rows))
+    say(f"-> {path}, {out / 'sweep.png'}")
     return 0
 
 

@@ -34,6 +34,7 @@ from recap.training.rounding import rounded_to_keep
 from recap.training.text import BOOKS, SHORT, TextObjective
 from recap.training.texts import encoded, read_texts
 from recap.training.tokenizers import TokenizerObjective, initialise_layers, measured_scale
+from recap.view.say import say
 from recap.weights import find
 
 STATE = "training.pt"
@@ -74,12 +75,12 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
     if args.what == "tokenizer" and args.kind == "bpe":
         made = train_bpe(read_texts(args.data), out)
-        print(f"a tokenizer of {len(made)} ids -> {out}")
+        say(f"a tokenizer of {len(made)} ids -> {out}")
         return 0
     of_text = args.what == "text"
     photos = None if of_text else read_photos(args.data).to(args.device)
     if photos is not None:
-        print(f"{len(photos)} photos of {photos.pixels.shape[-1]} pixels, {photos.classes} classes")
+        say(f"{len(photos)} photos of {photos.pixels.shape[-1]} pixels, {photos.classes} classes")
     out.mkdir(parents=True, exist_ok=True)
     chosen = {name: getattr(args, name) for name in ("steps", "batch", "lr", "warmup", "ema", "seed", "bf16", "muon")}
     recipe = Recipe(**chosen, weight_decay=DECAY.get(args.what, 0.03))
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     trainer = Trainer(objective, recipe, args.device)
     if (out / STATE).is_file():
         trainer.resume(out / STATE)
-        print(f"going on at step {trainer.step}")
+        say(f"going on at step {trainer.step}")
     began = time.perf_counter()
     while trainer.step < recipe.steps:
         trainer.run(trainer.step - trainer.step % args.save_every + args.save_every)
@@ -108,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         copyfile(tokenizer_file(args.tokenizer), out / NAME)
     about_run = {"what": args.what, "recipe": asdict(recipe), "seconds": time.perf_counter() - began}
     write_json(out / "training.json", about_run | {"log": trainer.log})
-    print(f"{args.what}: {recipe.steps} steps, {trainer.log[-1]} -> {out}")
+    say(f"{args.what}: {recipe.steps} steps, {trainer.log[-1]} -> {out}")
     return 0
 
 
@@ -140,7 +141,7 @@ def text_objective(args: argparse.Namespace) -> Objective:
     ids = torch.from_numpy(encoded(read_texts(args.data), tokenizer).astype("int32")).to(args.device)
     size = tiny(BOOKS) if args.size == "tiny" else BOOKS
     config = replace(size, codes=len(tokenizer), mask_id=tokenizer.mask_id, eos_id=tokenizer.eos_id)
-    print(f"{len(ids):,} tokens, {config.num_tokens} a text")
+    say(f"{len(ids):,} tokens, {config.num_tokens} a text")
     if args.init:
         net = read(args.init, args.device)
         if net.config != config:

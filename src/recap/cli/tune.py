@@ -28,6 +28,7 @@ from recap.planning.memory import choose_batch
 from recap.runs.files import write_json
 from recap.tuning.latency import measured
 from recap.tuning.search import FINALISTS, Budget, Trial, candidates, tune
+from recap.view.say import say
 from recap.view.table import aligned
 
 NUM = 32  # images
@@ -64,18 +65,16 @@ def run(args: argparse.Namespace) -> int:
     whole = latency.seconds(plain)
     seconds = budget.seconds(whole)
     trials = candidates(pipe, latency, seconds)
-    print(
-        f"{shown}: {plain} plain sub-steps take {whole:.3g} s an image; {len(trials)} schedules for {seconds:.3g} s"
-    )
+    say(f"{shown}: {plain} plain sub-steps take {whole:.3g} s an image; {len(trials)} schedules for {seconds:.3g} s")
     ranked = tune(pipe, trials, labels, num, seed=args.seed)
     best = ranked[0]
     shown_ones = [trial for place, trial in enumerate(ranked) if place < FINALISTS or not trial.options.local]
-    print(aligned([cells_of(trial, best, whole) for trial in shown_ones]))
-    print(f"-> {best.options}")
+    say(aligned([cells_of(trial, best, whole) for trial in shown_ones]))
+    say(f"-> {best.options}")
     if folder is not None:
         config = read_config(folder)
         write_json(folder / CONFIG, {**config, "sampling": pipe.options.override(best.options).json()})
-        print(f"-> {folder / CONFIG}")
+        say(f"-> {folder / CONFIG}")
     return 0
 
 

@@ -21,6 +21,7 @@ from recap.cli.options import DTYPES, add_model, any_pipeline_of
 from recap.models.adapter import Adapter
 from recap.models.registry import adapt
 from recap.verification.verifier import TOLERANCE, Check, Verifier
+from recap.view.say import say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,18 +46,18 @@ def run(args: argparse.Namespace) -> int:
     model = model.short() if args.length is None else model.at(args.length)
     checks: list[Check] = []
     if not args.json:
-        print(f"{shown} on {args.device}, {args.dtype}")
+        say(f"{shown} on {args.device}, {args.dtype}")
     for check in Verifier(model, model.selector(), args.seed, args.tolerance).run():
         checks.append(check)
         if not args.json:
-            print(f"  {check}", flush=True)
+            say(f"  {check}")
     failed = sum(not check.ok for check in checks)
     if args.json:
-        print(json.dumps([asdict(check) for check in checks], indent=2))
+        say(json.dumps([asdict(check) for check in checks], indent=2))
     else:
-        print(f"{failed} of {len(checks)} checks failed" if failed else f"all {len(checks)} checks passed")
+        say(f"{failed} of {len(checks)} checks failed" if failed else f"all {len(checks)} checks passed")
     if failed:
-        print(f"recap verify: {shown} fails {failed} check{'s' * (failed > 1)}", file=sys.stderr)
+        say(f"recap verify: {shown} fails {failed} check{'s' * (failed > 1)}", file=sys.stderr)
     return 1 if failed else 0
 
 

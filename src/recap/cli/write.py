@@ -12,12 +12,12 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from recap.bench.pairs import DrawInTurn
+from recap.bench.pairs import DrawInTurn, measured_before
 from recap.checkpoints.safe_files import limit, read_text
 from recap.cli.options import add_batch, add_model, add_running, add_writing, any_pipeline_of
 from recap.core.blocks import text as text_schedule
@@ -26,8 +26,9 @@ from recap.core.options import SamplingOptions
 from recap.pipelines import TextPipeline
 from recap.planning.memory import choose_batch
 from recap.runs.draw import draw
-from recap.runs.files import atomic_write, write_json
-from recap.runs.folder import RECORD, TextFolder
+from recap.runs.files import as_json
+from recap.runs.folder import KEPT, RECORD
+from recap.runs.numbered import TextFolder
 from recap.runs.ranks import Ranks
 from recap.runs.record import identity, record
 from recap.runs.sample import sample_all
@@ -35,8 +36,8 @@ from recap.runs.works import Done, Failed, Work
 from recap.view.frames import TokenState
 from recap.view.pieces import finished_pieces
 from recap.view.preview import preview
-from recap.view.printable import printable
 from recap.view.progress import tqdm
+from recap.view.say import hand_over, say
 
 TEXTS, COMPARED = "texts.jsonl", "compare.jsonl"  # all of a folder, for programs
 
@@ -91,14 +92,8 @@ def run(args: argparse.Namespace) -> int:
     said: list[str | None] = [prompt for prompt in prompts for _ in range(args.num)]
     said = said or [None] * len(works)
     task = Task(pipe, shown, works, said, args, turns)
-    seconds, made, target = task.print() if args.out is None else task.keep(Path(args.out))
-    texts, tokens = f"{len(works)} text{'s' * (len(works) > 1)}", schedule.tokens
-    rest = "" if made == len(works) else f", {made} of them now"
-    where = "" if target is None else f" -> {target}"
-    line = f"{shown}: {texts} of {tokens} tokens with {schedule} evaluations{rest} in {seconds:.2f} s{where}"
-    print(line, file=sys.stdout if args.out else sys.stderr)
-    if turns is not None and made:
-        print(task.verdict(turns), file=sys.stdout if args.out else sys.stderr)
+    for line in task.print() if args.out is None else task.keep(Path(args.out)):
+        say(line, file=sys.stdout if args.out else sys.stderr)
     return 0
 
 
@@ -174,8 +169,8 @@ class Task:
         self.schedule = works[0].schedule
         self.name = f"{'reused' if self.schedule.local else 'plain'} {self.schedule}"
 
-    def print(self) -> tuple[float, int, None]:
-        """Write, and print every text when it is finished; the seconds, and how many there are."""
+    def print(self) -> list[str]:
+        """Write, and print every text when it is finished; what is to be said of them."""
         later, failed, began = list[Done](), list[str](), time.perf_counter()
         with preview(self.args.preview, self.pipe, len(self.works), self.name) as seen:
             with Bar(self.works, self.name, hidden=seen is not None) as bar:
@@ -185,7 +180,7 @@ class Task:
                     elif seen or self.turns:
                         later.append(result)
                     else:
-                        self.say(result.work.index, *self.read(result))
+                        self.give(result.work.index, *self.read(result))
             seconds = time.perf_counter() - began
             if seen is not None:
                 seen.clear()  # the whole texts follow
@@ -193,18 +188,21 @@ class Task:
             raise FloatingPointError("; ".join(failed))
         if self.turns is None:
             for result in later:
-                self.say(result.work.index, *self.read(result))
-        else:
-            seconds = self.turns.pairs.seconds("reused")
-            for way, (title, texts) in self.compared(self.turns).items():
-                for index, text in texts.items():
-                    self.say(index, text, text, way, title)
-        return seconds, len(self.works), None
+                self.give(result.work.index, *self.read(result))
+            return [self.summary(len(self.works), seconds)]
+        for way, (title, texts) in self.compared(self.turns).items():
+            for index, text in texts.items():
+                self.give(index, text, text, way, title)
+        seconds = self.turns.pairs.seconds("reused")
+        return [self.summary(len(self.works), seconds), self.verdict(self.turns)]
 
-    def keep(self, place: Path) -> tuple[float, int, Path]:
-        """Write into a folder what it lacks; the seconds, how many were written, and the file that has all."""
-        known, num = identity(self.pipe, self.works), len(self.works)
-        folder = TextFolder(place, num, known, lambda result: str(self.pipe.answer(result)))
+    def keep(self, place: Path) -> list[str]:
+        """Write into a folder what it lacks; what is to be said of it, once all of it is there."""
+        known, num, turns = identity(self.pipe, self.works), len(self.works), self.turns
+        extras = [TEXTS, *[COMPARED] * (turns is not None), RECORD]
+        inputs = [path for path in (self.args.prompts,) if path not in (None, "-")]
+        answer = self.pipe.answer
+        folder = TextFolder(place, num, known, lambda one: str(answer(one)), extras=extras, inputs=inputs)
         with preview(self.args.preview, self.pipe, num, self.name) as seen:
             report = sample_all(
                 self.pipe,
@@ -214,27 +212,42 @@ class Task:
                 overwrite=self.args.overwrite,
                 name=self.name,
                 observer=seen,
-                draw_by=self.turns or draw,
+                draw_by=turns or draw,
             )
         assert report is not None
-        with atomic_write(target := place / TEXTS) as file:
-            for work, text in zip(self.works, folder.texts(), strict=True):
-                file.write(f"{self.line(work.index, text)}\n".encode())
-        if not report.made:
-            return 0.0, 0, target
-        seconds = self.turns.pairs.seconds("reused") if self.turns else report.seconds
-        about = record(self.pipe, self.shown, self.works, seconds, known)
-        about |= {"made": report.made, "prompts": list(self.prompts.values()), "chat": self.args.chat}
-        if self.turns:
-            pairs = self.turns.pairs
-            about["compare"] = {"full": len(self.schedule.steps), "seconds": pairs.seconds("plain")}
-            about["compare"] |= {"speedup": pairs.speedup.json(), "equal_time": self.equal_steps(self.turns)}
-            with atomic_write(place / COMPARED) as file:
-                for way, (_, texts) in self.compared(self.turns).items():
-                    for index, text in texts.items():
-                        file.write(f"{self.line(index, text, way)}\n".encode())
-        write_json(place / RECORD, about)
-        return seconds, report.made, target
+        missing = [name for name in extras if report.made or folder.lacks(name)]
+        files, told = dict[str, bytes](), list[str]()
+        if turns and COMPARED in missing:
+            if not report.made:  # the texts are there, but nothing says how long they took
+                turns.again(self.pipe, self.works[:KEPT])
+            rows = self.compared(turns)
+            said = [self.line(index, text, way) for way, row in rows.items() for index, text in row[1].items()]
+            files[COMPARED] = as_lines(said)
+            pairs = turns.pairs
+            folder.about["seconds"] = pairs.seconds("reused")
+            folder.about["compare"] = {"full": len(self.schedule.steps), "seconds": pairs.seconds("plain")}
+            folder.about["compare"] |= {"speedup": pairs.speedup.json(), "equal_time": self.equal_steps(turns)}
+            told = [f"{self.verdict(turns)} -> {place / COMPARED}"]
+        elif turns:
+            told = [f"nothing was written, and so nothing measured; {measured_before(place / RECORD)}"]
+        if TEXTS in missing:
+            files[TEXTS] = as_lines(map(self.line, range(num), folder.texts()))
+        if RECORD in missing:
+            about = record(self.pipe, self.shown, self.works, folder.about.get("seconds"), known) | folder.about
+            about |= {"prompts": list(self.prompts.values()), "chat": self.args.chat}
+            files[RECORD] = as_json(about).encode()
+        folder.keep(files)
+        if report.made:
+            return [f"{self.summary(report.made, folder.about['seconds'])} -> {place / TEXTS}", *told]
+        rest = f"; {' and '.join(files)} made again" if files else ""
+        return [f"{self.shown}: all {num} text{'s' * (num > 1)} were there{rest} -> {place / TEXTS}", *told]
+
+    def summary(self, made: int, seconds: float) -> str:
+        """How many texts there are, and how long that took."""
+        num = len(self.works)
+        rest = "" if made == num else f", {made} of them now"
+        what = f"{num} text{'s' * (num > 1)} of {self.schedule.tokens} tokens"
+        return f"{self.shown}: {what} with {self.schedule} evaluations{rest} in {seconds:.2f} s"
 
     def read(self, result: Done) -> tuple[str, str]:
         """A text, and what people are to see of it: with its prompt, unless that was said in a chat."""
@@ -242,13 +255,13 @@ class Task:
         shown = [words for words, state in pieces if not (self.args.chat and state == TokenState.KNOWN)]
         return str(self.pipe.answer(result)), "".join(shown)
 
-    def say(self, index: int, text: str, shown: str, way: str | None = None, title: str = "") -> None:
-        """Print a text as it is, or in a terminal without anything that the terminal would obey."""
+    def give(self, index: int, text: str, shown: str, way: str | None = None, title: str = "") -> None:
+        """Print a text, or in a terminal what people are to see of it."""
         if self.args.json:
             text, title = self.line(index, text, way), ""
         elif sys.stdout.isatty():
-            text = printable(shown, keep="\n\t") + "\n" * (len(self.works) > 1 or way is not None)
-        tqdm.write(f"{title}\n{text}" if title else text, file=sys.stdout)
+            text = shown + "\n" * (len(self.works) > 1 or way is not None)
+        hand_over(f"{title}\n{text}" if title else text)
 
     def line(self, index: int, text: str, way: str | None = None) -> str:
         """A text as JSON."""
@@ -282,6 +295,10 @@ class Task:
         """What the pairs say."""
         plain, speedup = turns.pairs.seconds("plain"), turns.pairs.speedup
         return f"plain decoding in as many steps took {plain:.2f} s: reuse is {speedup}"
+
+
+def as_lines(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def in_steps(work: Work, options: SamplingOptions) -> Work:

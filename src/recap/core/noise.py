@@ -162,7 +162,7 @@ def _exponential(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
     """
     count, (*rows, numbers) = math.prod(shape), bits.shape
     halves = bits.view(torch.uint32).view(*rows, numbers, 2)  # lower ones first
-    uniform = torch.empty((*rows, 2 * numbers), device=bits.device)
+    uniform = torch.empty((*rows, 2 * numbers), dtype=torch.float32, device=bits.device)
     uniform[..., :numbers], uniform[..., numbers:] = halves[..., 1], halves[..., 0]
     clocks = uniform.add_(0.5).mul_(-(2.0**-32)).log1p_().neg_()
     return clocks[..., :count].reshape(*rows, *shape)

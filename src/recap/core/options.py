@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from recap.core.blocks import ROWS
+from recap.core.bounds import SCALE
 from recap.core.counts import group_lengths
 from recap.core.orders import ORDERS
 from recap.core.presets import BLOCKWISE, PRESETS, check_family, usual_evaluations, usual_guidance, usual_order
 from recap.core.schedule import Ramp, Schedule
-from recap.core.steps import BOUNDS, Bound, check_value, is_number, one_of, whole
+from recap.core.steps import BOUNDS, Bound, between, check_value, one_of, whole
 
 GROUPING = ("full", "local", "warmup", "chain")
 
@@ -119,6 +120,8 @@ class SamplingOptions:
         Another preset brings its own values and leaves only the numbers of evaluations. Where `full` is given,
         nothing of the grouping here is left.
         """
+        if not isinstance(given, SamplingOptions):
+            raise ValueError(f"{given!r} says not how to sample; give a text like '48+16', or SamplingOptions")
         base = self
         if given.preset is not None and given.preset != self.preset:
             base = type(self)(**{name: getattr(self, name) for name in GROUPING})
@@ -226,7 +229,8 @@ def pair_of(bound: Bound) -> Bound:
 
 
 def scale_or_ramp(value: object) -> bool:
-    return all(map(is_number, value)) if isinstance(value, Ramp) else is_number(value)
+    fits = BOUNDS["guidance"][0]
+    return all(map(fits, value)) if isinstance(value, Ramp) else fits(value)
 
 
 OPTIONS: dict[str, tuple[Callable[[str], Any], Bound]] = {  # how each is read from text, and what it must be
@@ -241,7 +245,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], Bound]] = {  # how each is read f
     "head_steps": (head_steps, pair_of(BOUNDS["head_steps"])),
     "solver": (str, BOUNDS["solver"]),
     "order": (str, one_of(ORDERS)),
-    "target": (float, (lambda value: is_number(value) and value >= 1, "a number of at least 1")),
+    "target": (float, (between(1, SCALE), f"a number from 1 to {SCALE:g}")),
     "coupled": (truth, (lambda value: isinstance(value, bool), "true or false")),
     "block": (int, whole(1)),
     "rows": (str, one_of(ROWS)),

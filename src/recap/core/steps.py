@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from recap.core.bounds import SCALE, TOKENS
+
 SOLVERS = ("ancestral", "ddim")  # of diffusion heads
 CONFIDENCE = ("probability", "tempered", "margin", "entropy")  # what a head of ids may be sure by
 
@@ -18,8 +20,12 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def whole(least: int) -> Bound:
-    return lambda value: type(value) is int and value >= least, f"an integer of at least {least}"
+def whole(least: int, most: int = TOKENS) -> Bound:
+    return lambda value: type(value) is int and least <= value <= most, f"an integer from {least} to {most}"
+
+
+def between(least: float, most: float) -> Callable[[Any], bool]:
+    return lambda value: is_number(value) and least <= value <= most
 
 
 def one_of(words: Collection[str]) -> Bound:
@@ -27,14 +33,19 @@ def one_of(words: Collection[str]) -> Bound:
 
 
 BOUNDS: dict[str, Bound] = {
-    "temperature": (lambda value: is_number(value) and value >= 0, "0 (greedy) or more (1.0 leaves logits alone)"),
-    "choice_temperature": (lambda value: is_number(value) and value >= 0, "0 (greedy) or more"),
-    "guidance": (is_number, "a finite number (1.0 means no guidance)"),
+    # logits over less would be infinite
+    "temperature": (
+        lambda value: between(1 / SCALE, SCALE)(value) or between(0, 0)(value),
+        f"0 (greedy), or from {1 / SCALE:g} to {SCALE:g} (1.0 leaves logits alone)",
+    ),
+    "choice_temperature": (between(0, SCALE), f"from 0 (greedy) to {SCALE:g}"),
+    "guidance": (between(-SCALE, SCALE), f"a finite number of at most {SCALE:g} (1.0 means no guidance)"),
     "head_steps": whole(2),
     "solver": one_of(SOLVERS),
     "confidence": one_of(CONFIDENCE),
     "top_k": whole(1),
     "top_p": (lambda value: is_number(value) and 0 < value <= 1, "a probability above 0"),
+    "until": whole(0),
     "threshold": (lambda value: is_number(value) and 0 < value < 1, "a probability between 0 and 1"),
 }
 

@@ -13,6 +13,7 @@ from recap.core.attention import Ops
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Layout = tuple[tuple[int, ...], ...]  # the shape of the heads, then the strides of queries, keys and values
 PARTS = ("parse_ir", "_create_function_from_graph", "_jit_set_llga_enabled")  # of torch, under names of its own
+ALIGNED = 4  # rows of which each is a number of a buffer, and 16 bytes are four numbers
 CALLS = 3  # the first is looked at, the second compiled
 
 GRAPH = """
@@ -47,11 +48,22 @@ class CPUOps(Ops):
     def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         alone = self.seen is None and q.dtype == torch.float32 and not torch.is_grad_enabled()
         if not alone or not self.rows <= q.shape[2] == k.shape[2]:
-            return super().attention(q, k, v)
+            return self.few(q, k, v)
         shape, *strides = (1, *q.shape[1:]), q.stride(), k.stride(), v.stride()
         attend = compiled((shape, *strides), torch.get_num_threads())
         mixed = [attend(*one) for one in zip(*(torch.split(x, 1) for x in (q, k, v)), strict=True)]
         return torch.cat([one.transpose(1, 2) for one in mixed]).transpose(1, 2)  # as `attend` asks for them
+
+    def few(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention of torch's own with queries added until they fill its buffers, of which each thread has one.
+
+        Otherwise those of all threads but the first are not aligned, and products with them are rounded otherwise.
+        """
+        rows = q.shape[2]
+        if self.seen is not None or not (more := -rows % ALIGNED):
+            return super().attention(q, k, v)
+        q = torch.cat([q, q[:, :, -1:].expand(-1, -1, more, -1)], dim=2)
+        return super().attention(q, k, v)[:, :, :rows]
 
 
 @lru_cache(maxsize=64)

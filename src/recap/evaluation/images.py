@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recap.checkpoints.safe_files import BAD_ARCHIVE, array_header, array_names, check_limit
-from recap.view.images import open_picture
+from recap.view.pictures import open_picture
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -110,13 +110,7 @@ def _header(stream: IO[bytes], name: str) -> tuple[int, ...]:
 
 
 def _decoded(file: Path) -> np.ndarray:
-    image = open_picture(file, str(file))
-    if image.mode.startswith(("I", "F")):
-        raise ValueError(
-            f"{file} is no readable picture (its mode is {image.mode}, and 8 bits for a channel are expected); "
-            f"remove or replace it"
-        )
-    return np.asarray(image.convert("RGB"))  # (h, w, 3)
+    return np.asarray(open_picture(file, str(file)))  # (h, w, 3)
 
 
 def _size(pixels: np.ndarray) -> str:

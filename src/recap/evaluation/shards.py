@@ -14,7 +14,7 @@ from recap.evaluation.features import Features, InceptionFeatures, look
 from recap.runs.files import atomic_write
 from recap.runs.folder import RunFolder
 from recap.runs.works import Done
-from recap.view.progress import tqdm
+from recap.view.say import say_above
 
 
 class FeatureFolder(RunFolder):
@@ -34,7 +34,7 @@ class FeatureFolder(RunFolder):
             try:
                 found |= set(self._read(path)[0].tolist())
             except ValueError as error:
-                tqdm.write(f"{path} is damaged ({error}); its images are made again")
+                say_above(f"{path} is damaged ({error}); its images are made again")
                 path.unlink()
         self.write_manifest()
         return found

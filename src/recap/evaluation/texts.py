@@ -15,9 +15,10 @@ from recap.evaluation.perplexity import Perplexity, PerplexityJudge
 from recap.evaluation.text import Estimate, distinct_ngrams, unigram_entropy
 from recap.pipelines import TextPipeline
 from recap.runs.files import atomic_write
-from recap.runs.folder import TextFolder
+from recap.runs.numbered import TextFolder
 from recap.runs.works import Done
 from recap.view.progress import tqdm
+from recap.view.say import say
 
 MOST_NATS = 700.0  # of a token; no figure has room for more
 GRAMS = (1, 2, 3)
@@ -34,7 +35,7 @@ def load_judge() -> Judge | None:
     try:
         return PerplexityJudge.load()
     except ModuleNotFoundError as error:
-        print(f"perplexity is left out: {error}")
+        say(f"perplexity is left out: {error}")
         return None
 
 

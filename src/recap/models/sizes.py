@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 
+from recap.core.bounds import COUNT, LAYERS, TOKENS, WIDTH, bounded, check_bounds, check_number
 from recap.core.cache import CacheLayout, StackLayout
 from recap.core.costs import block_flops, block_values, logit_bytes
 from recap.core.schedule import Schedule
 from recap.core.steps import Step
 
 
-def check_positive(config: object, names: Iterable[str]) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} is {value!r}; it must be a positive integer")
-
-
-def check_depth(*depths: int) -> None:
-    """A file that asks for a million layers is damaged, or means harm."""
-    for depth in depths:
-        if not isinstance(depth, int) or not 0 <= depth <= 512:
-            raise ValueError(f"a stack has {depth!r} layers; expected an integer from 0 to 512")
-
-
 def check_width(width: int, heads: int) -> None:
-    if width < 1 or heads < 1 or width % heads:
+    check_number("width", width, 1, WIDTH)
+    if heads < 1 or width % heads:
         raise ValueError(f"width {width} does not divide into {heads} heads; width must be a multiple of heads")
 
 
@@ -88,18 +75,17 @@ class Sizes(IdCosts):
     tokens in every evaluation (a class token, say) and are not drawn.
     """
 
-    num_tokens: int
-    codes: int
-    mask_id: int
-    width: int
-    depth: int
-    classes: int = 0
-    prefix: int = 0
-    kv_width: int = 0  # of keys and values, where it is not the width
+    num_tokens: int = bounded(MISSING, 1, TOKENS)
+    codes: int = bounded(MISSING, 1, COUNT)
+    mask_id: int = bounded(MISSING, 0, COUNT)
+    width: int = bounded(MISSING, 1, WIDTH)
+    depth: int = bounded(MISSING, 0, LAYERS)
+    classes: int = bounded(0, 0, COUNT)
+    prefix: int = bounded(0, 0, TOKENS)
+    kv_width: int = bounded(0, 0, WIDTH)  # of keys and values, where it is not the width
 
     def __post_init__(self) -> None:
-        check_positive(self, ("num_tokens", "codes", "width"))
-        check_depth(self.depth)
+        check_bounds(self)
 
     @property
     def stacks(self) -> dict[str, int]:

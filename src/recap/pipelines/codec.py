@@ -25,13 +25,14 @@ class ImageCodec:
     model: Adapter
     tokenizer: nn.Module | None
 
-    @torch.inference_mode()
+    @torch.no_grad()  # what comes out may be of use to layers with gradients
     def encode(self, images: Picture | Sequence[Picture]) -> Tensor:
         """The tokens (B, N) or (B, N, C) of images; each is encoded by itself and knows no neighbours."""
         tokenizer = self.need_tokenizer()
         device = next(tokenizer.parameters()).device
         batch = batch_of(images, self.side).to(device)
-        return torch.cat([tokenizer.encode(image.unsqueeze(0)) for image in batch]).to(self.model.device)
+        with torch.autocast(device.type, enabled=False):
+            return torch.cat([tokenizer.encode(image.unsqueeze(0)) for image in batch]).to(self.model.device)
 
     @property
     def side(self) -> int:
@@ -45,7 +46,7 @@ class ImageCodec:
             raise ValueError("this pipeline has no tokenizer to read images with; give it one")
         return self.tokenizer
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def decode(self, tokens: Tensor, output_type: str = "pil") -> Any:
         """Images from tokens in raster order; on the CPU each is decoded by itself and knows no neighbours."""
         if output_type == "latent":
@@ -54,7 +55,8 @@ class ImageCodec:
         # convolutions round differently for batches of another size; one by one takes the CPU no longer
         size = 1 if tokens.device.type == "cpu" else len(tokens)
         parts = [tokens[first : first + size] for first in range(0, len(tokens), size)]
-        images = torch.cat([self.tokenizer.decode(part) for part in parts])  # (B, 3, H, W) in [0, 1]
+        with torch.autocast(tokens.device.type, enabled=False):
+            images = torch.cat([self.tokenizer.decode(part) for part in parts])  # (B, 3, H, W) in [0, 1]
         return as_type(images, output_type)
 
     @torch.inference_mode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -17,6 +17,7 @@ Generators = Generator | Sequence[Generator]
 Labels = int | Sequence[int] | Tensor | np.ndarray
 RANDOM = "random"
 SEED_OFFSET = 0x5EED  # labels and images of one seed are drawn apart
+MOST_IMAGES = 2**20  # of one run
 SHOWN = 5  # names of classes in a message
 
 
@@ -46,26 +47,34 @@ def labels_of(labels: Labels | None, classes: int) -> list[int] | None:
     return found
 
 
+def check_count(num: int | None, name: str, what: str = "images to draw") -> int:
+    """Refuse a number of images or texts that no run can have, before anything is made for each of them."""
+    if not isinstance(num, int) or isinstance(num, bool) or not 1 <= num <= MOST_IMAGES:
+        more = "; take other seeds for more" if isinstance(num, int) and num > MOST_IMAGES else ""
+        raise ValueError(f"{name} is {num!r}; say how many {what}, at least 1 and at most {MOST_IMAGES:,}{more}")
+    return num
+
+
 def batch_of(num: int | None, **given: Sized | None) -> int:
     """How many images are asked for, where one of anything serves for all of them."""
     counts = {name: len(each) for name, each in given.items() if each is not None}
     batch = max(counts.values(), default=None) if num is None else num
-    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
-        raise ValueError(f"num_images is {num!r}; say how many images to draw, at least 1")
+    batch = check_count(batch, "num_images")
     if any(count not in (1, batch) for count in counts.values()):
         said = ", ".join(f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items())
         raise ValueError(f"{said} and num_images={num} do not go together; give one for all, or one for each")
     return batch
 
 
-def generators_of(batch: int, generator: Generators | None, seed: int | None, first: int = 0) -> list[Generator]:
-    """One generator for each of the images `first` to `first + batch`."""
+def generators_of(batch: int, generator: Generators | None, seed: int | None, first: int = 0) -> Iterable[Generator]:
+    """One generator for each of the images `first` to `first + batch`, made as it is wanted: it is large."""
     if generator is None:
         if seed is None:
             raise ValueError("give a seed= or a generator=, so that the images can be drawn again")
         if not isinstance(seed, int | np.integer):
             raise ValueError(f"seed is {seed!r}; it must be an integer")
-        return image_generators(int(seed), range(first, first + batch))
+        given = int(seed)
+        return (image_generators(given, [index])[0] for index in range(first, first + batch))
     if seed is not None:
         raise ValueError("give either seed= or generator=, not both")
     if isinstance(generator, Generator):
@@ -159,5 +168,6 @@ def planned_labels(
         return [index * classes // (first + num) for index in range(first, first + num)] if classes else None
     if not given:
         raise ValueError("labels are empty; give at least one, or leave them out")
-    found = [find_class(str(label), names, classes) for label in given]
+    # a number is a class even where another one is called like it
+    found = [find_class(str(label), None if isinstance(label, int) else names, classes) for label in given]
     return [found[index % len(found)] for index in range(first, first + num)]

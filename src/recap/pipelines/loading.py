@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import nn
 from recap import weights
 from recap.checkpoints import CheckpointError, hub, load_pretrained
 from recap.checkpoints.folder import CONFIG, ModelConfig, config_from, read_config, read_model_config
+from recap.checkpoints.safe_files import check_limit
 from recap.core.options import SamplingOptions
 from recap.core.presets import PRESETS
 from recap.models.adapter import Adapter
@@ -99,6 +101,8 @@ def find_parts(model: str | Path, make: Builder, read: Builder = load_pretrained
 
 def check_pair(model: Adapter, tokenizer: nn.Module) -> None:
     """Refuse a tokenizer that cannot read the model's tokens, before anything is sampled."""
+    side = math.isqrt(model.num_tokens) * getattr(getattr(tokenizer, "config", None), "stride", 1)
+    check_limit("MOST_PIXELS", side**2, f"the model and its tokenizer draw images of {side}x{side} pixels")
     codes = getattr(model.config, "codes", None)
     drawn = f"{codes} codes" if codes is not None else f"{model.config.channels} latent channels"
     read = "neither codes nor latents"

@@ -163,6 +163,7 @@ class Pipeline(ImageCodec, ModelPipeline):
             classes *= batch // len(classes)
         generators = generators_of(batch, generator, seed, first)
         if tokens is not None:
+            generators = list(generators)
             starts = variation(self, tokens, strength, generators)
         begun: Sequence[Start | None] = starts or [None]
         counts = [0 if start is None else int((~start.masked).sum()) for start in begun]
@@ -173,13 +174,13 @@ class Pipeline(ImageCodec, ModelPipeline):
             Work(
                 schedules[counts[row % len(counts)]],
                 first + row,
-                stream_key(generators[row]),
+                stream_key(own),
                 None if seed is None else int(seed),
                 None if classes is None else classes[row],
                 order,
                 begun[row % len(begun)],
             )
-            for row in range(batch)
+            for row, own in enumerate(generators)
         ]
 
     def trial(

@@ -19,7 +19,7 @@ from recap.models.adapter import Adapter
 from recap.models.registry import Config
 from recap.models.text import TextAdapter
 from recap.pipelines.base import BATCH, Asked, ModelPipeline
-from recap.pipelines.inputs import generators_of
+from recap.pipelines.inputs import check_count, generators_of
 from recap.pipelines.loading import Parts
 from recap.pipelines.output import Call, frames
 from recap.pipelines.prompts import Message, WriteRequest, changes, chats_of, check_tokenizer, encoded, rows_of
@@ -146,8 +146,8 @@ class TextPipeline(ModelPipeline):
         seed = asked.get("seed")
         rows = self._rows(prompt, asked)
         answers, length = asked.get("num_texts", 1), asked.get("gen_length")
-        if not isinstance(answers, int) or answers < 1:
-            raise ValueError(f"num_texts is {answers!r}; say how many answers to write to each prompt, at least 1")
+        check_count(answers, "num_texts", "answers to write to each prompt")
+        num = check_count(len(rows) * answers, f"num_texts {answers} times {len(rows)} prompts", "texts to write")
         if length is None:
             length = 0 if any(self.language.config.mask_id in row for row in rows) else self.length
         if not isinstance(length, int) or isinstance(length, bool) or length < 0:
@@ -158,10 +158,11 @@ class TextPipeline(ModelPipeline):
             options = self.options_for(given).override(changes(asked))
         elif any(changes(asked).json()):
             raise ValueError(f"a Schedule says everything itself; leave {', '.join(changes(asked).json())} out")
-        generators = generators_of(len(rows) * answers, asked.get("generator"), seed, first)
+        generators = generators_of(num, asked.get("generator"), seed, first)
         stop = self.language.config.eos_id if asked.get("eos_early_stop", True) else None
         works = []
-        for number, row in enumerate(row for row in rows for _ in range(answers)):
+        answered = (row for row in rows for _ in range(answers))
+        for number, (row, own) in enumerate(zip(answered, generators, strict=True)):
             start, tokens = self._start(row, length)
             known = len(start.masked) - tokens
             order = None if options is None else options.selector_name
@@ -169,7 +170,7 @@ class TextPipeline(ModelPipeline):
                 Work(
                     self.schedule(given if options is None else options, tokens, known),
                     first + number,
-                    stream_key(generators[number]),
+                    stream_key(own),
                     None if seed is None else int(seed),
                     len(row) + length if self.device.type != "cpu" else None,
                     order,

@@ -21,7 +21,7 @@ from recap.core.memory import is_out_of_memory, release
 from recap.core.orders import order_named
 from recap.core.schedule import Schedule
 from recap.runs.works import Done, Failed, Work
-from recap.view.progress import tqdm
+from recap.view.say import say_above
 
 if TYPE_CHECKING:
     from recap.pipelines.base import ModelPipeline as Pipeline
@@ -101,7 +101,7 @@ def _halve(pipe: Pipeline, failure: str) -> None:
     release(pipe.device)
     reason = ". ".join(failure.splitlines()[0].split(". ")[:2])  # CUDA goes on with advice
     said = f"{failed} images at a time found no memory ({reason}); going on with {pipe.batch_size}"
-    tqdm.write(said, file=sys.stderr)
+    say_above(said, file=sys.stderr)
 
 
 def _batch(
@@ -135,7 +135,7 @@ def begin(pipe: Pipeline, works: Sequence[Work], size: int) -> Iterator[Canvas]:
     if starts:
         masked = torch.stack([start.masked for start in starts]).to(pipe.device)
         known = Known(torch.stack([start.read(pipe) for start in starts]), masked)
-    return decode_groups(
+    canvases = decode_groups(
         pipe.model_of(works[0]),
         torch.tensor(labels, device=pipe.device) if labels else None,
         schedule,
@@ -143,6 +143,17 @@ def begin(pipe: Pipeline, works: Sequence[Work], size: int) -> Iterator[Canvas]:
         pipe.noise([work.key for work in rows]),
         known,
     )
+    return as_asked(canvases, pipe.device)
+
+
+def as_asked(canvases: Iterator[Canvas], device: torch.device) -> Iterator[Canvas]:
+    """The canvases in the dtype that the model has, whatever autocast surrounds the run."""
+    while True:
+        with torch.autocast(device.type, enabled=False):
+            canvas = next(canvases, None)
+        if canvas is None:
+            return
+        yield canvas
 
 
 def ended(works: Sequence[Work], canvas: Canvas) -> bool:

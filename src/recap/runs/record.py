@@ -79,9 +79,10 @@ def fingerprint(*modules: nn.Module | None) -> str:
 
 
 def record(
-    pipe: Pipeline, model: str, works: Sequence[Work], seconds: float, known: Mapping[str, Any]
+    pipe: Pipeline, model: str, works: Sequence[Work], seconds: float | None, known: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Everything needed to make the same images again, and how long it took; `known` is the run's identity."""
+    """Everything needed to make the same images again, and how long it took (None: nobody knows any more);
+    `known` is the run's identity."""
     schedule = works[0].schedule
     first, last = schedule.steps[0], schedule.steps[-1]
     labels = [work.label for work in works if work.label is not None and pipe.modality == "images"]

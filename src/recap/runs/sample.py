@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from recap.core.canvas import Canvas
 from recap.core.noise import image_seed
 from recap.runs.draw import StepObserver, draw, images_together
@@ -13,6 +15,7 @@ from recap.runs.folder import RunFolder
 from recap.runs.ranks import Ranks, Stopped, WorkQueue, handle_signals
 from recap.runs.works import NOT_FINITE, Done, Failed, Work
 from recap.view.progress import tqdm
+from recap.view.say import say_above
 
 if TYPE_CHECKING:
     from recap.pipelines.base import ModelPipeline as Pipeline
@@ -75,11 +78,14 @@ def sample_all(
         with handle_signals():
             todo: list[int] = []
             if ranks.first:
+                folder.threads = threads_of(pipe)
                 anew = overwrite and not ranks.attempt  # a launcher that begins again means to go on
                 todo = folder.prepare(overwrite=anew, patience=PATIENCE if ranks.launched else 0.0)
+                ranks.put("threads", folder.threads)
             together = images_together(pipe, works[0].schedule)
             queue = WorkQueue(ranks, todo, pipe.batch_size, even=together == 1)
             folder.take(shared=True)
+            follow(ranks.get("threads"), ranks)
             total = sum(len(work.schedule.steps) for work in works)
             with tqdm(total=total, desc=name, unit="step", disable=hidden) as bar:
                 progress = Progress(bar, queue, observer, len(works), noun)
@@ -96,8 +102,9 @@ def sample_all(
                 named = ", ".join(f"{noun} {index} (own seed {image_seed(seed, index)})" for index in failed)
                 kept = f"{folder.kept()} of {len(works)} {noun}s are in {folder.path}"
                 raise FloatingPointError(f"{named} of seed {seed} {NOT_FINITE}; {kept}")
-            folder.finish(works)
-            return RunSummary(len(queue.todo), sum(ranks.get(f"took/{rank}") for rank in range(ranks.world)))
+            made, took = len(queue.todo), sum(ranks.get(f"took/{rank}") for rank in range(ranks.world))
+            folder.finish(works, {"seconds": took, "made": made, "processes": ranks.world} if made else {})
+            return RunSummary(made, took)
     except Stopped as stop:
         if ranks.first:
             kept = f"{folder.kept()} of {len(works)} {noun}s are in {folder.path}"
@@ -105,6 +112,21 @@ def sample_all(
         raise
     finally:
         folder.release()
+
+
+def threads_of(pipe: Pipeline) -> int | None:
+    """How many threads compute, where the last bits depend on it: on a CPU, but for what the engine makes exact."""
+    if pipe.device.type != "cpu" or (pipe.engine == "onednn" and pipe.model.dtype == torch.float32):
+        return None
+    return torch.get_num_threads()
+
+
+def follow(threads: int | None, ranks: Ranks) -> None:
+    """Go on with the number of threads with which a run was begun."""
+    if threads is not None and threads != (now := torch.get_num_threads()):
+        if ranks.first:
+            say_above(f"this run was begun with {threads} threads, and goes on with them instead of {now}")
+        torch.set_num_threads(threads)
 
 
 def make(pipe: Pipeline, works: Sequence[Work], folder: RunFolder, progress: Progress, draw_by: DrawBy) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from PIL import Image
@@ -21,9 +23,9 @@ import recap
 from recap.planning.plan import plan
 from recap.server import schema
 from recap.server.compare import Comparison
-from recap.server.guard import ApiError, Guard, handle_errors
+from recap.server.guard import TEXT, ApiError, Guard, handle_errors
 from recap.server.record import archive, as_text, encoded
-from recap.server.requests import CheckedRequest, PendingRequest, read
+from recap.server.requests import CheckedRequest, PendingRequest, parsed, read
 from recap.server.worker import Worker
 
 ABOUT = (
@@ -31,6 +33,7 @@ ABOUT = (
     "writes, whoever else asks."
 )
 FORMS = {"json": "application/json", "png": "image/png", "zip": "application/zip"}
+PICTURES = ("/v1/edit", "/api/compare")  # paths that take some
 PAGE = Path(__file__).parent / "page"
 STREAM = "application/x-ndjson"
 BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -64,6 +67,7 @@ def create_app(
         docs_url=None,  # a page that would load its code from elsewhere
         redoc_url=None,
         responses=FAILURES,
+        redirect_slashes=False,  # which would lead to wherever the name in a request points
     )
     locked = [Depends(HTTPBearer(auto_error=False))] if token is not None else []
 
@@ -76,15 +80,44 @@ def create_app(
     app.include_router(_api(worker), dependencies=locked)
     if page:
         app.include_router(_page(worker), dependencies=locked)
-        app.mount("/static", StaticFiles(directory=PAGE))
+        app.mount("/static", PageFiles(directory=PAGE))
     handle_errors(app)
-    app.add_middleware(Guard, limits=worker.limits, token=token, hosts=hosts, ended=worker.metrics.ended)
+    app.add_middleware(
+        Guard, limits=worker.limits, token=token, hosts=hosts, pictures=PICTURES, ended=worker.metrics.ended
+    )
     return app
+
+
+class PageFiles(StaticFiles):
+    """What the page consists of, and nothing else: no other name reaches the file system."""
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        return super().lookup_path(path) if path in os.listdir(PAGE) else ("", None)
+
+
+def _reading(worker: Worker) -> type[APIRoute]:
+    """Routes whose bodies are parsed beside the event loop."""
+
+    class Parsed(Request):
+        async def json(self) -> Any:
+            body = await self.body()
+            return await worker.in_side_thread(parsed, body, pictures=len(body) > TEXT)
+
+    class Route(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            usual = super().get_route_handler()
+
+            async def handler(request: Request) -> Response:
+                return await usual(Parsed(request.scope, request.receive))
+
+            return handler
+
+    return Route
 
 
 def _api(worker: Worker) -> APIRouter:
     """What programs ask for."""
-    router = APIRouter()
+    router = APIRouter(route_class=_reading(worker))
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
@@ -117,40 +150,43 @@ def _api(worker: Worker) -> APIRouter:
     @router.post("/v1/write", response_model=schema.Written)
     async def write(asked: schema.Write, request: Request) -> Response:
         """Write texts."""
-        worker.admit(asked.count())
-        works = await worker.in_side_thread(read, worker.models, worker.limits, asked)
-        texts = await worker.images(PendingRequest(works), _gone(request))
-        return Response(_said(works, asked, texts), media_type=FORMS["json"])
+
+        async def written() -> bytes:
+            checked = await worker.checked(asked)
+            texts = await worker.images(PendingRequest(checked))
+            return await worker.in_side_thread(_said, checked, asked, texts)
+
+        body = await worker.while_wanted(written(), _gone(request))
+        return Response(body, media_type=FORMS["json"])
 
     return router
 
 
 def _page(worker: Worker) -> APIRouter:
     """The page, and what only it needs."""
-    router = APIRouter()
+    router = APIRouter(route_class=_reading(worker))
 
     @router.get("/", include_in_schema=False)
     async def page() -> Response:
         return FileResponse(PAGE / "index.html")
 
     @router.post("/api/compare", response_class=Response, responses={200: {"content": {STREAM: {}}}})
-    async def compare(asked: schema.Compare) -> Response:
+    async def compare(asked: schema.Compare, request: Request) -> Response:
         """Draw images, or edit a picture, with reuse and without, and tell of every sub-step."""
-        return await _compared(worker, asked)
+        return await _compared(worker, asked, request)
 
     @router.post("/api/write", response_class=Response, responses={200: {"content": {STREAM: {}}}})
-    async def write(asked: schema.Race) -> Response:
+    async def write(asked: schema.Race, request: Request) -> Response:
         """Write texts with reuse and without, and tell of every sub-step."""
-        return await _compared(worker, asked)
+        return await _compared(worker, asked, request)
 
     return router
 
 
-async def _compared(worker: Worker, asked: schema.Compare | schema.Race) -> Response:
+async def _compared(worker: Worker, asked: schema.Compare | schema.Race, request: Request) -> Response:
     """The events of a comparison."""
-    worker.admit(asked.count())
-    works = await worker.in_side_thread(read, worker.models, worker.limits, asked)
-    run = Comparison(works, both=asked.compare)
+    checked = await worker.while_wanted(worker.checked(asked), _gone(request))
+    run = Comparison(checked, both=asked.compare)
     worker.submit(run)
     return StreamingResponse(
         run.lines(),
@@ -178,14 +214,16 @@ def _cost(worker: Worker, request: schema.PlanRequest) -> schema.PlanAnswer:
 
 async def _drawn(worker: Worker, asked: schema.Sample | schema.Edit, request: Request) -> Response:
     """The images of a request, in the form that it asks for."""
-    num = asked.count(asked.first)
-    worker.admit(num)
-    if asked.format == "png" and num > 1:
+    if asked.format == "png" and (num := asked.count(asked.first)) > 1:
         message = f'{num} images were asked for as one PNG; ask for "json" or "zip", or for one image'
         raise ApiError(422, "format", message)
-    works = await worker.in_side_thread(read, worker.models, worker.limits, asked)
-    images = await worker.images(PendingRequest(works), _gone(request))
-    body = await worker.in_side_thread(_packed, asked.format, works, images)
+
+    async def drawn() -> bytes:
+        checked = await worker.checked(asked)
+        images = await worker.images(PendingRequest(checked))
+        return await worker.in_side_thread(_packed, asked.format, checked, images)
+
+    body = await worker.while_wanted(drawn(), _gone(request))
     return Response(body, media_type=FORMS[asked.format])
 
 

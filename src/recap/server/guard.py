@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from recap.server.limits import Limits
 
 OPEN = "/healthz"  # for those who watch over processes and have no token
-CROWD = 4  # times as many requests as images may wait and be drawn: so many may be read at once
+TEXT = 2**17  # bytes of a request without its pictures
 SHOWN = 3  # mistakes of a request that are named at a time
 LOCAL = ("localhost", "127.0.0.1", "::1")
 HEADERS = {
@@ -48,7 +48,7 @@ class Guard:
     """Middleware without a framework's help, so that a client's leaving is still noticed behind it.
 
     A page of another site can let its own name point to this machine and would then count as the same site; the name
-    that its requests carry gives it away. Such a page has no token, so where one is asked for any name will do.
+    that its requests carry gives it away.
     """
 
     def __init__(
@@ -58,91 +58,114 @@ class Guard:
         limits: Limits,
         token: str | None = None,
         hosts: Collection[str] = (),
+        pictures: Collection[str] = (),
         ended: Callable[[str, int, float], None] = lambda *_: None,
     ) -> None:
-        """`hosts` are names that the server is reached by, beside those of this machine; `ended` is given path,
-        status and seconds of every request."""
-        self.app, self.limits, self.token, self.ended = app, limits, token, ended
+        """`hosts` are names that the server is reached by, beside those of this machine, or "*" for any; `pictures`
+        are paths that take pictures; `ended` is given path, status and seconds of every request."""
+        self.app, self.limits, self.token, self.ended, self.pictures = app, limits, token, ended, pictures
         self.hosts = {host.lower() for host in (*LOCAL, *hosts)}
         self.anywhere = any(_is_address(host) and ipaddress.ip_address(host).is_unspecified for host in hosts)
-        self.bodies = 0  # requests with one that are under way, which bounds the memory that they take
+        self.held = 0  # bytes of pictures in requests that are not computed yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status, body = time.perf_counter(), 500, scope["method"] == "POST"
-        self.bodies += body
+        began, status = time.perf_counter(), 500
+        headers = Headers(scope=scope)
+        body = Body(self, scope["path"], headers, receive)
 
         async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message).update(HEADERS)
+            elif not message.get("more_body", False):
+                body.release()  # all is computed; how long its client takes to read it is no matter
             await send(message)
 
         try:
-            headers = Headers(scope=scope)
             self.check(scope["path"], headers)
-            await self.app(scope, self.limited(headers, receive), noting)
+            await self.app(scope, body.receive, noting)
         except ApiError as refused:
             await answer(refused)(scope, receive, noting)
         finally:
-            self.bodies -= body
+            body.release()
             path = getattr(scope.get("route"), "path", "other")
             self.ended(path, status, time.perf_counter() - began)
 
     def check(self, path: str, headers: Headers) -> None:
-        """Refuse strangers, other names, and a crowd."""
-        if self.token is None:
-            name = _host_of(headers.get("host", ""))
-            if name not in self.hosts and not (self.anywhere and _is_address(name)):
-                raise ApiError(
-                    421,
-                    "host",
-                    f"this server is not called {name[:200]!r}; use its address, or start it with --allow-host",
-                )
-        elif path != OPEN:
+        """Refuse strangers and other names."""
+        name = _host_of(headers.get("host", ""))
+        if "*" not in self.hosts and name not in self.hosts and not (self.anywhere and _is_address(name)):
+            raise ApiError(
+                421,
+                "host",
+                f"this server is not called {name[:200]!r}; use its address, or start it with --allow-host",
+            )
+        if self.token is not None and path != OPEN:
             kind, _, given = headers.get("authorization", "").partition(" ")
             same = hmac.compare_digest(given.strip().encode("latin-1"), self.token.encode())
             if kind.lower() != "bearer" or not same:
                 message = "no valid token came; send the header Authorization: Bearer TOKEN"
                 raise ApiError(401, "token", message, {"WWW-Authenticate": "Bearer"})
-        if self.bodies > CROWD * (self.limits.queue + self.limits.batch):
-            message = f"{self.bodies} requests are under way at once; come again in a second"
+
+
+class Body:
+    """What comes with a request, as long as it is JSON (pages of other sites may send other types), small, in time,
+    and asked for: nothing is read before a path and a method that take it are found."""
+
+    def __init__(self, guard: Guard, path: str, headers: Headers, receive: Receive) -> None:
+        self.guard, self._receive = guard, receive
+        self.kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        self.most = guard.limits.max_body if path in guard.pictures else min(TEXT, guard.limits.max_body)
+        length = headers.get("content-length", "0")
+        self.said = int(length) if length.isascii() and length.isdigit() else 0
+        self.deadline = asyncio.get_running_loop().time() + guard.limits.reading
+        self.size, self.held, self.whole = 0, 0, False
+
+    async def receive(self) -> Message:
+        if self.whole:
+            return await self._receive()
+        self.check(self.said)
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                message = await self._receive()
+        except TimeoutError as error:
+            seconds = self.guard.limits.reading
+            raise ApiError(408, "slow", f"only {self.size} bytes came within {seconds:g} s; send faster") from error
+        if message["type"] == "http.disconnect":
+            raise ApiError(499, "left", "the client left before its request was whole")
+        self.size += len(message.get("body", b""))
+        self.whole = not message.get("more_body", False)
+        self.check(self.size)
+        self.hold()
+        return message
+
+    def check(self, size: int) -> None:
+        """Refuse a body of this size, be it said or come."""
+        if size and self.kind != "application/json":
+            raise ApiError(
+                415, "type", f"the body is {self.kind[:60]!r}; send JSON, with Content-Type: application/json"
+            )
+        if size > self.most:
+            raise ApiError(
+                413, "body", f"the body has more than {self.most} bytes; send a smaller picture, or fewer at a time"
+            )
+
+    def hold(self) -> None:
+        """A place for the pictures that came, or a refusal; what is small has one anyway."""
+        more = max(0, self.size - TEXT) - self.held
+        if more > 0 and self.guard.held + more > self.guard.limits.max_held:
+            message = f"{self.guard.held} bytes of pictures are under way at once; come again in a second"
             raise ApiError(429, "full", message, {"Retry-After": "1"})
+        self.guard.held += max(0, more)
+        self.held += max(0, more)
 
-    def limited(self, headers: Headers, receive: Receive) -> Receive:
-        """What comes, as long as it is JSON (pages of other sites may send other types), small, and in time."""
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        most, seconds = self.limits.max_body, self.limits.timeout
-        deadline = asyncio.get_running_loop().time() + seconds
-        size, whole = 0, False
-
-        async def checked() -> Message:
-            nonlocal size, whole
-            if whole:
-                return await receive()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError as error:
-                raise ApiError(408, "slow", f"only {size} bytes came within {seconds:g} s; send faster") from error
-            if message["type"] == "http.disconnect":
-                raise ApiError(499, "left", "the client left before its request was whole")
-            size += len(message.get("body", b""))
-            whole = not message.get("more_body", False)
-            if size and kind != "application/json":
-                raise ApiError(
-                    415, "type", f"the body is {kind[:60]!r}; send JSON, with Content-Type: application/json"
-                )
-            if size > most:
-                raise ApiError(
-                    413, "body", f"the body has more than {most} bytes; send a smaller picture, or fewer at a time"
-                )
-            return message
-
-        return checked
+    def release(self) -> None:
+        self.guard.held -= self.held
+        self.held = 0
 
 
 def _host_of(text: str) -> str:
@@ -181,9 +204,6 @@ def handle_errors(app: FastAPI) -> None:
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         """What is wrong with the form of a request: where, what came, what was expected."""
         mistakes = error.errors()
-        if mistakes[0]["type"] == "json_invalid":
-            reason = mistakes[0]["ctx"]["error"]
-            return answer(ApiError(400, "json", f"the body is no JSON ({reason}); send an object"))
         said = [
             f"{'.'.join(map(str, mistake['loc'])):.200} is {mistake.get('input')!r:.80}: {mistake['msg']}"
             for mistake in mistakes[:SHOWN]

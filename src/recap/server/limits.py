@@ -20,10 +20,14 @@ class Limits:
     queue: int = limit(64, "images that may wait; more are answered 429")
     timeout: float = limit(60.0, "seconds for one request")
     grace: float = limit(30.0, "seconds for accepted work after the signal to stop")
+    reading: float = limit(20.0, "seconds for a request to come, and again for its body")
+    sending: float = limit(20.0, "seconds for an answer to be taken")
+    connections: int = limit(512, "connections at a time, or fewer if fewer files may be open")
     max_images: int = limit(16, "images of one request")
     max_steps: int = limit(256, "evaluations of one image, full and local")
     max_pixels: int = limit(2**24, "pixels of a picture that is sent")
-    max_body: int = limit(2**23, "bytes of one request")
+    max_body: int = limit(2**23, "bytes of one request with a picture")
+    max_held: int = limit(2**26, "bytes of pictures in all requests together; more are answered 429")
 
     def __post_init__(self) -> None:
         for each in fields(self):

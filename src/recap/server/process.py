@@ -10,9 +10,10 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from recap.server.connection import BACKLOG, LAST, Connection, ServerConfig, most_connections
 from recap.server.worker import Worker
 
-MARGIN = 5.0  # seconds for answers to be sent after the time of grace
+MARGIN = 2 * LAST  # seconds for answers to be sent after the time of grace
 
 
 class Server(uvicorn.Server):
@@ -36,9 +37,18 @@ class Server(uvicorn.Server):
 def serve(app: FastAPI, worker: Worker, listener: socket.socket) -> None:
     """Serve until a signal comes; accepted work is then finished, within the time of grace."""
     patience = int(worker.limits.grace + MARGIN)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=patience, server_header=False
+    config = ServerConfig(
+        app,
+        http=Connection,
+        ws="none",
+        log_level="error",  # no line for every request that is none
+        access_log=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=patience,
+        server_header=False,
+        proxy_headers=False,  # nothing here depends on who asks
     )
+    config.limits, config.most = worker.limits, most_connections(worker.limits.connections)
     Server(config, worker).run([listener])
 
 

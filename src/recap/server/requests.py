@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from recap.core.options import SamplingOptions
 from recap.pipelines import Pipeline, TextPipeline
@@ -18,10 +20,13 @@ from recap.pipelines.inputs import planned_labels
 from recap.pipelines.text import LENGTH
 from recap.runs.works import Start, Work
 from recap.server import schema
-from recap.server.guard import ApiError
+from recap.server.guard import TEXT, USUAL, ApiError
 from recap.server.limits import Limits
-from recap.view.images import box_mask, fit_pair
+from recap.view.images import Opener, box_mask, open_pair
+from recap.view.pictures import SizeCheck, UnreadablePicture, open_picture
 
+MOST_PICTURES = 2  # of a request
+PICTURE = re.compile(rb'"[A-Za-z0-9+/=\\]{1024,}+"')  # base64 as it stands in JSON, where a slash may be escaped
 FORMATS = ("PNG", "JPEG", "WEBP")  # of pictures that come from outside; each other one is one more parser to trust
 
 
@@ -89,6 +94,19 @@ class PendingRequest:
 Served = Mapping[str, Pipeline | TextPipeline]
 
 
+def parsed(body: bytes) -> Any:
+    """A body as JSON; all that is no picture must be as short as a request without any."""
+    if len(body) > TEXT and (text := len(PICTURE.sub(b'""', body, MOST_PICTURES))) > TEXT:
+        message = f"the body has {text} bytes beside its pictures, but {TEXT} are allowed; send less"
+        raise ApiError(413, "body", message)
+    try:
+        return json.loads(body)
+    except json.JSONDecodeError as error:
+        raise ApiError(400, "json", f"the body is no JSON ({error.msg}); send an object") from error
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, *USUAL[400]) from error
+
+
 def read(models: Served, limits: Limits, request: schema.PlanRequest) -> CheckedRequest:
     """The works that a request means, or a refusal; too large a request is refused before anything is made."""
     name, pipe = model_of(models, request)
@@ -104,6 +122,9 @@ def read(models: Served, limits: Limits, request: schema.PlanRequest) -> Checked
         start, files = _start(pipe, draw, limits)
         if pipe.model.classes and labels is None:
             raise ValueError(f"{name} draws {pipe.model.classes} classes; say with labels what is to be drawn")
+    if first and labels is None and pipe.model.classes:
+        message = f"labels are left out, and which they are depends on how many images a run has; with first={first} "
+        raise ValueError(f"{message}say them, so that every piece of a run has the same")
     known = 0 if start is None else int((~start.masked).sum())
     options = pipe.options_for(given, known)
     check_steps(limits, (options.full or 0) + (options.local or 0), "an image")
@@ -166,30 +187,37 @@ def _start(pipe: Pipeline, asked: schema.Redraw, limits: Limits) -> tuple[Start,
     if (asked.mask is None) == (asked.redraw is None) or asked.image is None:
         raise ValueError('say what to draw anew of an "image" with either "mask" or "redraw", not both or neither')
     side, files = pipe.side, dict[str, bytes]()
-    image = picture(asked.image, "image", limits.max_pixels, files)
-    white = None if asked.mask is None else picture(asked.mask, "mask", limits.max_pixels, files)
-    image, white = fit_pair(image, white, side, asked.fit)
+
+    def opener(name: str, data: str) -> Opener:
+        return lambda check: picture(data, name, limits.max_pixels, files, check)
+
+    over = None if asked.mask is None else opener("mask", asked.mask)
+    image, white = open_pair(opener("image", asked.image), over, side, asked.fit)
     white = box_mask(side, *asked.redraw or ()) if white is None else white.convert("L")
     return starts_of(pipe, image, white, asked.paste)[0], files
 
 
-def picture(data: str, name: str, most: int, files: dict[str, bytes]) -> Image.Image:
+def picture(
+    data: str, name: str, most: int, files: dict[str, bytes], check: SizeCheck = lambda *_: None
+) -> Image.Image:
     """The upright picture in base64 text, the size checked before any pixel is unpacked; its file goes to `files`."""
+
+    def small(size: tuple[int, int], form: str) -> None:
+        if size[0] * size[1] > most:
+            raise _unusable(name, f"has {size[0]} x {size[1]} pixels, more than the {most} allowed here")
+        check(size, form)
+        files[f"{name}.{form.lower()}"] = file
+
     try:
         file = base64.b64decode(data, validate=True)
     except ValueError as error:
         raise _unusable(name, f"is no base64 ({error})") from error
     try:
-        with Image.open(io.BytesIO(file), formats=FORMATS) as opened:
-            width, height = opened.size
-            if width * height <= most:
-                files[f"{name}.{str(opened.format).lower()}"] = file
-                return ImageOps.exif_transpose(opened)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _unusable(name, f"has more than the {most} pixels allowed here") from error
-    except Exception as error:  # decoders fail on damaged files in any way
+        return open_picture(io.BytesIO(file), name, upright=True, formats=FORMATS, check=small)
+    except UnreadablePicture as error:
+        if isinstance(error.__cause__, Image.DecompressionBombError):
+            raise _unusable(name, f"has more than the {most} pixels allowed here") from error
         raise _unusable(name, f"({len(file)} bytes) is damaged or no picture") from error
-    raise _unusable(name, f"has {width} x {height} pixels, more than the {most} allowed here")
 
 
 def _unusable(name: str, what: str) -> ApiError:

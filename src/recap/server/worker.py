@@ -26,12 +26,13 @@ from recap.runs.works import Done, Failed, Work
 from recap.server.compare import Comparison, compare
 from recap.server.guard import ApiError
 from recap.server.limits import Limits
-from recap.server.requests import PendingRequest
+from recap.server.requests import CheckedRequest, PendingRequest, read
+from recap.server.schema import Answer, DrawRequest, Redraw, Write
 
 log = logging.getLogger("recap.server")
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 IMAGES = (1, 2, 4, 8, 16, 32, 64)
-SIDE_THREADS = 2  # that unpack pictures and pack answers beside the one that draws
+SIDE_THREADS = 2  # that read requests and pack answers beside the one that draws
 T = TypeVar("T")
 
 
@@ -82,6 +83,8 @@ class Worker:
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "recap-model")
         self._side = ThreadPoolExecutor(SIDE_THREADS, "recap-side")
+        self._unpack = ThreadPoolExecutor(1, "recap-unpack")  # pictures, which nothing else waits behind
+        self._expected = 0  # images of requests that are being read
         self._running: asyncio.Task[None] | None = None
         self._pace = 1.0  # seconds that an image takes, by the latest ones
         self._busy = False
@@ -99,7 +102,7 @@ class Worker:
         return self._running is not None and not self._running.done()
 
     def images_waiting(self) -> int:
-        return sum(len(request.waiting) for request in self._waiting)
+        return self._expected + sum(len(request.waiting) for request in self._waiting)
 
     def seconds_ahead(self) -> int:
         """In how many seconds all that waits is likely to be drawn, at least one."""
@@ -122,12 +125,27 @@ class Worker:
                 {"Retry-After": str(seconds)},
             )
 
-    async def in_side_thread(self, function: Callable[..., T], *args: object) -> T:
-        """Run something that takes a while without holding up the others; bad input becomes a refusal."""
+    async def in_side_thread(self, function: Callable[..., T], *args: object, pictures: bool = False) -> T:
+        """Run something that takes a while without holding up the others; bad input becomes a refusal.
+
+        What nobody waits for any more is not begun.
+        """
+        threads = self._unpack if pictures else self._side
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._side, partial(function, *args))
+            return await asyncio.get_running_loop().run_in_executor(threads, partial(function, *args))
         except ValueError as error:
             raise ApiError(422, "refused", str(error)) from error
+
+    async def checked(self, asked: DrawRequest | Write) -> CheckedRequest:
+        """What a request means; its images or texts have a place in the queue while that is found out."""
+        count = asked.count(asked.first if isinstance(asked, Answer) else 0)
+        self.admit(count)
+        self._expected += count
+        pictures = isinstance(asked, Redraw) and asked.image is not None
+        try:
+            return await self.in_side_thread(read, self.models, self.limits, asked, pictures=pictures)
+        finally:
+            self._expected -= count
 
     def submit(self, request: PendingRequest) -> None:
         """A place in the queue for every image, or a refusal."""
@@ -147,25 +165,34 @@ class Worker:
             self._waiting.remove(request)
             self._announce()
 
-    async def images(self, request: PendingRequest, gone: Coroutine[Any, Any, None]) -> list[Any]:
-        """The images or texts of a request, unless time is up or the client is `gone` before."""
-        left = asyncio.ensure_future(gone)
-        left.add_done_callback(lambda _: request.fail(unwanted()))
+    async def images(self, request: PendingRequest) -> list[Any]:
+        """The images or texts of a request, in its turn."""
         try:
             self.submit(request)
-            async with asyncio.timeout(self.limits.timeout):
-                return await request.done
-        except TimeoutError as error:
+            return await request.done
+        finally:
+            self.drop(request)
+
+    async def while_wanted(self, work: Coroutine[Any, Any, T], gone: Coroutine[Any, Any, None]) -> T:
+        """What `work` comes to; it ends when time is up or the client is `gone` before."""
+        working, left = asyncio.ensure_future(work), asyncio.ensure_future(gone)
+        try:
+            await asyncio.wait({working, left}, timeout=self.limits.timeout, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            if left.done():
+                raise unwanted()
             raise ApiError(
                 504,
                 "timeout",
-                f"{len(request.asked.works)} image(s) were not drawn in {self.limits.timeout:g} s; ask for fewer "
-                f"images or evaluations, or come again later",
+                f"the images were not drawn in {self.limits.timeout:g} s; ask for fewer images or evaluations, or "
+                f"come again later",
                 {"Retry-After": str(self.seconds_ahead())},
-            ) from error
+            )
         finally:
+            working.cancel()
             left.cancel()
-            self.drop(request)
+            await asyncio.wait({working, left})  # what they held is free again
 
     def _announce(self) -> None:
         for position, request in enumerate(self._waiting, 1):
@@ -267,7 +294,8 @@ class Worker:
             self._running.cancel()
             await asyncio.wait({self._running})
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
-        self._side.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._side, self._unpack):
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 def closed() -> ApiError:

@@ -10,26 +10,26 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recap.core.bounds import SCALE, WIDTH, bounded
 from recap.tokenizers.images import check_images, check_square, to_grid, to_sequence
-from recap.tokenizers.layers import Decoder, Levels, NormSiLU, check_sizes, depth, level_sizes
+from recap.tokenizers.layers import BLOCKS, Decoder, Levels, NormSiLU, Pointwise, check_levels, depth, level_sizes
 
 
 @dataclass(frozen=True, slots=True)
 class KLVAEConfig(Levels):
     """Sizes of a KL autoencoder; the defaults are those of KL-16."""
 
-    channels: int = 128
-    multipliers: tuple[int, ...] = (1, 1, 2, 2, 4)  # widths of levels over `channels`, full resolution first
-    latent_channels: int = 16
-    encoder_blocks: int = 2  # residual blocks in each level
-    decoder_blocks: int = 3
-    latent_scale: float = 0.2325  # brings the latents to a standard deviation of about one
-    groups: int = 32
+    channels: int = bounded(128, 1, WIDTH)
+    # widths of levels over `channels`, full resolution first
+    multipliers: tuple[int, ...] = bounded((1, 1, 2, 2, 4), 1, WIDTH)
+    latent_channels: int = bounded(16, 1, WIDTH)
+    encoder_blocks: int = bounded(2, 1, BLOCKS)  # residual blocks in each level
+    decoder_blocks: int = bounded(3, 1, BLOCKS)
+    latent_scale: float = bounded(0.2325, 1 / SCALE, SCALE)  # makes the latents' standard deviation about one
+    groups: int = bounded(32, 1, WIDTH)
 
     def __post_init__(self) -> None:
-        check_sizes(self, "latent_channels", "encoder_blocks", "decoder_blocks")
-        if not self.latent_scale > 0:
-            raise ValueError(f"latent_scale is {self.latent_scale} but a positive number is expected")
+        check_levels(self)
 
 
 def infer(tensors: Mapping[str, Tensor], heads: int | None = None) -> KLVAEConfig:
@@ -54,8 +54,8 @@ class KLVAE(nn.Module):
         self.encoder = Encoder(self.config)
         mid = middle(self.config.widths[-1], self.config.groups)
         self.decoder = Decoder(self.config, mid, ResBlock, self.config.decoder_blocks)  # no attention in its levels
-        self.quant_conv = nn.Conv2d(2 * latent, 2 * latent, 1)
-        self.post_quant_conv = nn.Conv2d(latent, latent, 1)
+        self.quant_conv = Pointwise(2 * latent, 2 * latent)
+        self.post_quant_conv = Pointwise(latent, latent)
 
     def encode(self, images: Tensor) -> Tensor:
         """Return the tokens of images in [0, 1]: the mean of the posterior."""
@@ -147,7 +147,7 @@ class ResBlock(nn.Module):
         self.conv1 = nn.Conv2d(cin, cout, 3, padding=1)
         self.norm2 = NormSiLU(cout, groups)
         self.conv2 = nn.Conv2d(cout, cout, 3, padding=1)
-        self.nin_shortcut = nn.Conv2d(cin, cout, 1) if cin != cout else nn.Identity()
+        self.nin_shortcut = Pointwise(cin, cout) if cin != cout else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.conv1(self.norm1(x))  # (B, cout, h, w)
@@ -161,10 +161,10 @@ class Attention(nn.Module):
     def __init__(self, channels: int, groups: int) -> None:
         super().__init__()
         self.norm = nn.GroupNorm(groups, channels, eps=1e-6)
-        self.q = nn.Conv2d(channels, channels, 1)
-        self.k = nn.Conv2d(channels, channels, 1)
-        self.v = nn.Conv2d(channels, channels, 1)
-        self.proj_out = nn.Conv2d(channels, channels, 1)
+        self.q = Pointwise(channels, channels)
+        self.k = Pointwise(channels, channels)
+        self.v = Pointwise(channels, channels)
+        self.proj_out = Pointwise(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm(x)

@@ -9,6 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recap.core.bounds import WIDTH, check_bounds, check_number
+
+BLOCKS = 64  # residual ones that a level may have
+GRAIN = 32768  # numbers from which torch shares elementwise work among threads
+VECTOR = 64  # numbers of which any processor's vectors take a whole number
 GROUPS = 32  # of norms: a state dict does not say, but both published tokenizers agree
 
 
@@ -30,15 +35,12 @@ class Levels:
         return [self.channels * multiplier for multiplier in self.multipliers]
 
 
-def check_sizes(config: Any, *counts: str) -> None:
-    """Raise a `ValueError` unless every count is positive and the groups of norms divide the width of every level."""
+def check_levels(config: Any) -> None:
+    """Raise a `ValueError` unless all sizes are in bounds and the groups of norms divide the width of every level."""
+    check_bounds(config)
     channels, multipliers, groups = config.channels, config.multipliers, config.groups
-    for name in ("channels", "groups", *counts):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} is {getattr(config, name)} but at least 1 is expected")
-    if not multipliers or min(multipliers) < 1:
-        raise ValueError(f"multipliers are {multipliers} but positive integers, one for each level, are expected")
     for width in config.widths:
+        check_number("the width of a level", width, 1, WIDTH)
         if width % groups != 0:
             raise ValueError(
                 f"a level has {width} channels, {channels} times one of {multipliers}, which {groups} groups do not "
@@ -79,7 +81,44 @@ class NormSiLU(nn.GroupNorm):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):  # the sums are float32 inside; a wide copy buys nothing
             weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
-            return F.silu(F.group_norm(x, self.num_groups, weight, bias, self.eps))
+            return silu(F.group_norm(x, self.num_groups, weight, bias, self.eps))
+
+
+def silu(x: Tensor) -> Tensor:
+    """SiLU whose bits do not depend on the number of threads.
+
+    Torch gives each thread a share, and computes the few numbers that fill no vector at its end in another way. Here
+    shares end where a vector does, so that with one thread, or two or four, nothing changes.
+    """
+    if x.device.type != "cpu" or not x.is_contiguous() or (torch.is_grad_enabled() and x.requires_grad):
+        return F.silu(x)
+    flat, threads, first = x.view(-1), torch.get_num_threads(), 0
+    out = torch.empty_like(flat)
+    while first < len(flat):
+        rest = size = len(flat) - first
+        while size % (even := VECTOR * max(1, min(threads, -(-size // GRAIN)))):
+            size = size // even * even
+        piece = slice(first, first + (size or rest))
+        torch.ops.aten.silu.out(flat[piece], out=out[piece])
+        first = piece.stop
+    return out.view(x.shape)
+
+
+class Pointwise(nn.Conv2d):
+    """A convolution of 1 by 1, as a matrix product on a CPU: there torch splits its sums by the number of threads."""
+
+    def __init__(self, cin: int, cout: int, bias: bool = True) -> None:
+        super().__init__(cin, cout, 1, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type != "cpu":
+            return super().forward(x)
+        weight, columns = self.weight.flatten(1).expand(len(x), -1, -1), x.flatten(2)  # (B, O, C), (B, C, N)
+        if self.bias is None:
+            made = torch.bmm(weight, columns)
+        else:
+            made = torch.baddbmm(self.bias.view(1, -1, 1), weight, columns)
+        return made.view(*made.shape[:2], *x.shape[2:])  # (B, O, h, w)
 
 
 Block = Callable[[int, int, int], nn.Module]  # from channels in and out, and groups of its norms

@@ -13,8 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recap.core.bounds import COUNT, WIDTH, bounded
 from recap.tokenizers.images import check_images, check_square, to_grid, to_sequence
-from recap.tokenizers.layers import Decoder, Level, Levels, NormSiLU, check_sizes, depth, level_sizes
+from recap.tokenizers.layers import (
+    BLOCKS,
+    Decoder,
+    Level,
+    Levels,
+    NormSiLU,
+    Pointwise,
+    check_levels,
+    depth,
+    level_sizes,
+)
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -23,15 +34,16 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 class VQGANConfig(Levels):
     """Sizes of a VQGAN; the defaults are those of MaskGIT's tokenizer with 16-pixel tokens."""
 
-    channels: int = 128
-    multipliers: tuple[int, ...] = (1, 1, 2, 2, 4)  # widths of levels over `channels`, full resolution first
-    blocks: int = 2  # residual blocks in each level
-    latent_channels: int = 256
-    codes: int = 1024
-    groups: int = 32
+    channels: int = bounded(128, 1, WIDTH)
+    # widths of levels over `channels`, full resolution first
+    multipliers: tuple[int, ...] = bounded((1, 1, 2, 2, 4), 1, WIDTH)
+    blocks: int = bounded(2, 1, BLOCKS)  # residual blocks in each level
+    latent_channels: int = bounded(256, 1, WIDTH)
+    codes: int = bounded(1024, 1, COUNT)
+    groups: int = bounded(32, 1, WIDTH)
 
     def __post_init__(self) -> None:
-        check_sizes(self, "blocks", "latent_channels", "codes")
+        check_levels(self)
 
 
 def infer(tensors: Mapping[str, Tensor], heads: int | None = None) -> VQGANConfig:
@@ -123,7 +135,7 @@ class Encoder(nn.Module):
         )
         self.mid = middle(widths[-1], groups)
         self.norm_out = NormSiLU(widths[-1], groups)
-        self.conv_out = nn.Conv2d(widths[-1], config.latent_channels, 1)
+        self.conv_out = Pointwise(widths[-1], config.latent_channels)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.conv_in(images)
@@ -150,7 +162,7 @@ class ResBlock(nn.Module):
         self.conv1 = nn.Conv2d(cin, cout, 3, padding=1, bias=False)
         self.norm2 = NormSiLU(cout, groups)
         self.conv2 = nn.Conv2d(cout, cout, 3, padding=1, bias=False)
-        self.nin_shortcut = nn.Conv2d(cout, cout, 1, bias=False) if cin != cout else None
+        self.nin_shortcut = Pointwise(cout, cout, bias=False) if cin != cout else None
 
     def forward(self, x: Tensor) -> Tensor:
         h: Tensor = self.conv1(self.norm1(x))  # (B, cout, h, w)

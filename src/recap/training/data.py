@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recap.view.images import open_picture
+from recap.view.pictures import open_picture
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -40,7 +40,7 @@ def read_photos(folder: str | Path) -> Photos:
     pictures, labels = [], []
     for label, place in enumerate(sorted(p for p in folder.iterdir() if p.is_dir()) or [folder]):
         for file in sorted(p for p in place.iterdir() if p.suffix.lower() in SUFFIXES):
-            pictures.append(np.asarray(open_picture(file, str(file)).convert("RGB")))
+            pictures.append(np.asarray(open_picture(file, str(file))))
             labels.append(label)
     shapes = {picture.shape for picture in pictures}
     if not pictures:

@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Sequence
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageChops, ImageOps
+from PIL import Image, ImageChops
 from torch import Tensor
 
-from recap.checkpoints.safe_files import check_limit
+from recap.view.pictures import SizeCheck, eight_bits
 
 Picture = Image.Image | np.ndarray | Tensor
 WHITE = 128  # of an 8-bit mask: this and more is to be redrawn
 VEIL = 224  # of 255: how much of a picture its mask covers where both are shown
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # that are read from files; decoders of rare ones are rarely looked after
+Opener = Callable[[SizeCheck], Image.Image]  # opens a picture once its size was checked
 PLACES = ("left", "right", "top", "bottom", "center")
-
-
-def open_picture(file: str | Path | IO[bytes], name: str, *, upright: bool = False) -> Image.Image:
-    """The first picture in a file, read in full and in a mode with few channels; `upright` turns it as EXIF says.
-
-    A picture of more pixels than `recap.checkpoints.safe_files` allows is refused before it is decoded.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of odd files: what matters is an error, and transparency is dropped
-        try:
-            with Image.open(file, formats=FORMATS) as image:
-                width, height = image.size
-                check_limit("MOST_PIXELS", width * height, f"it has {width}x{height} pixels")
-                image.load()
-                picture = ImageOps.exif_transpose(image) if upright else image.copy()
-                return picture if picture.mode.startswith(("I", "F")) else picture.convert("RGB")
-        except (FileNotFoundError, IsADirectoryError, PermissionError):
-            raise
-        except Exception as error:  # decoders fail on damaged files in any way
-            raise ValueError(
-                f"{name} is no readable picture ({error}); remove or replace it with a {', '.join(FORMATS)} file"
-            ) from error
 
 
 def batch_of(images: Picture | Sequence[Picture], side: int) -> Tensor:
@@ -94,7 +70,7 @@ def as_type(images: Tensor, output_type: str) -> Any:
 
 def fit(image: Image.Image, side: int, *, mask: bool = False) -> Image.Image:
     """The centre of a picture, scaled to a square of `side` pixels; of a mask, what it touches stays white."""
-    least = min(image.size)
+    image, least = eight_bits(image), min(image.size)
     left, top = (image.width - least) // 2, (image.height - least) // 2
     box = (left, top, left + least, top + least)
     if not mask:
@@ -106,18 +82,29 @@ def fit(image: Image.Image, side: int, *, mask: bool = False) -> Image.Image:
     return Image.fromarray(white.astype(np.uint8) * 255)
 
 
-def fit_pair(
-    image: Image.Image, mask: Image.Image | None, side: int, crop: bool
+def open_pair(
+    open_image: Opener, open_mask: Opener | None, side: int, crop: bool
 ) -> tuple[Image.Image, Image.Image | None]:
-    """A picture and the mask that was drawn over it, as they are or both made to fit."""
-    if mask is not None and mask.size != image.size:
-        raise ValueError(
-            f"the mask is {mask.width} x {mask.height} pixels but the image {image.width} x {image.height}; "
-            f"make them of one size"
-        )
-    if not crop:
-        return image, mask
-    return fit(image, side), None if mask is None else fit(mask, side, mask=True)
+    """A picture and the mask that was drawn over it, as they are or both made to fit.
+
+    They are opened here, because sizes that do not go together are refused before any pixel is decoded.
+    """
+    sizes: list[tuple[int, int]] = []
+
+    def check(name: str, size: tuple[int, int]) -> None:
+        if sizes and size != sizes[0]:
+            raise ValueError(
+                f"the mask is {size[0]} x {size[1]} pixels but the image {sizes[0][0]} x {sizes[0][1]}; "
+                f"make them of one size"
+            )
+        sizes.append(size)
+        if not crop:
+            check_side(size, side, name)
+
+    image = open_image(lambda size, _: check("image", size))
+    image = fit(image, side) if crop else image
+    mask = None if open_mask is None else open_mask(lambda size, _: check("mask", size))
+    return image, fit(mask, side, mask=True) if crop and mask is not None else mask
 
 
 def box_mask(side: int, left: int, top: int, right: int, bottom: int) -> Image.Image:
@@ -139,7 +126,7 @@ def keep_mask(side: int, where: str, share: float) -> Image.Image:
     """
     if where not in PLACES:
         raise ValueError(f"{where!r} is no place to keep; give one of {', '.join(PLACES)}")
-    kept = round(side * share)
+    kept = round(side * share) if 0 < share < 1 else 0
     if not 0 < kept < side:
         raise ValueError(f"a share of {share} of {side} pixels would keep all or nothing; give one between 0 and 1")
     first = (side - kept) // 2
@@ -162,6 +149,16 @@ def marked(image: Image.Image, masked: Tensor) -> Image.Image:
     )
 
 
+def check_side(size: tuple[int, int], side: int, name: str) -> None:
+    """Refuse a picture in another size than the model's."""
+    if size != (side, side):
+        call = f"recap.fit({name}, {side}{', mask=True' if name == 'mask' else ''})"
+        raise ValueError(
+            f"the {name} is {size[0]} x {size[1]} pixels but this model draws {side} x {side}; "
+            f"crop and scale it first, with {call} or --fit on the command line"
+        )
+
+
 def _each(given: Picture | Sequence[Picture], name: str) -> Sequence[Picture]:
     several = [given] if isinstance(given, Picture) else given
     if not isinstance(several, Sequence) or not several or not all(isinstance(one, Picture) for one in several):
@@ -171,7 +168,7 @@ def _each(given: Picture | Sequence[Picture], name: str) -> Sequence[Picture]:
 
 def _shares(given: Picture, name: str, mode: str) -> Tensor:
     """What was given as float32 of 0 to 1, from integers of 0 to 255, floats of 0 to 1, or the truths of a mask."""
-    pixels = np.asarray(given.convert(mode)) if isinstance(given, Image.Image) else given
+    pixels = np.asarray(eight_bits(given).convert(mode)) if isinstance(given, Image.Image) else given
     if isinstance(pixels, np.ndarray):
         if pixels.dtype.kind not in "buif":
             raise ValueError(f"the {name} is an array of {pixels.dtype}; give 8-bit integers, or floats in [0, 1]")
@@ -192,10 +189,5 @@ def _shares(given: Picture, name: str, mode: str) -> Tensor:
 def _joined(parts: Sequence[Tensor], side: int, name: str) -> Tensor:
     for part in parts:
         height, width = part.shape[-2:]
-        if (height, width) != (side, side):
-            call = f"recap.fit({name}, {side}{', mask=True' if name == 'mask' else ''})"
-            raise ValueError(
-                f"the {name} is {width} x {height} pixels but this model draws {side} x {side}; "
-                f"crop and scale it first, with {call} or --fit on the command line"
-            )
+        check_side((width, height), side, name)
     return torch.cat(list(parts))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from recap.pipelines import Pipeline, TextPipeline
     from recap.view.terminal import Preview
+from recap.view.say import say
 
 
 @contextmanager
@@ -37,5 +38,5 @@ def preview(
                 return
     if wanted:
         reason = 'rich: pip install "recap-mgm[preview]"' if missing else "a terminal whose cursor can be moved"
-        print(f"--preview needs {reason}; going on without it", file=sys.stderr)
+        say(f"--preview needs {reason}; going on without it", file=sys.stderr)
     yield None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +13,11 @@ MIN_TILE = 192  # pixels; smaller tiles are scaled up
 MAX_COLUMNS = 8  # columns of a comparison
 MARGIN, GAP = 28, 10
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+
+def as_png(image: Image.Image) -> bytes:
+    image.save(file := io.BytesIO(), "PNG")
+    return file.getvalue()
 
 
 def grid(images: Sequence[Image.Image]) -> Image.Image:

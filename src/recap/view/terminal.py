@@ -19,7 +19,7 @@ from recap.core.canvas import Canvas
 from recap.core.memory import is_out_of_memory, release
 from recap.view.frames import Frame, frame_of
 from recap.view.pace import DisplayBudget
-from recap.view.printable import printable
+from recap.view.say import printable
 
 if TYPE_CHECKING:
     from recap.pipelines import Pipeline
@@ -106,7 +106,7 @@ class Preview:
         self.pipe, self.screen, self.title, self.num, self.names = pipe, screen, title, num, names
         self.budget = DisplayBudget()
         self.memory = True  # whether there is enough of it for pictures
-        self.bar = screen.add_task(title, total=None)
+        self.bar = screen.add_task(printable(title), total=None)
 
     def step(self, works: Sequence[Work], step: int, canvas: Canvas) -> None:
         """Show images after a sub-step, if there is time."""
@@ -164,5 +164,5 @@ class Preview:
         said = [f"{which} of {self.num}", position, self.counted(works[0], decoded)]
         self.screen.seen = seen
         done = first * steps + len(works) * step
-        text = "  ".join([*said, *name, self.title])
+        text = printable("  ".join([*said, *name, self.title]))
         self.screen.update(self.bar, description=text, total=self.num * steps, completed=done, refresh=True)

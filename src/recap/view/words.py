@@ -9,7 +9,7 @@ from rich.text import Text
 
 from recap.view.frames import Frame, TokenState
 from recap.view.pieces import Piece, finished_pieces, pieces_of
-from recap.view.printable import printable
+from recap.view.say import printable
 from recap.view.terminal import DRAWN, Preview
 
 if TYPE_CHECKING:

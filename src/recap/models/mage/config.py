@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recap.models.sizes import IdCosts, check_depth, check_positive, check_width
+from recap.core.bounds import COUNT, LAYERS, TOKENS, WIDTH, bounded, check_bounds
+from recap.models.sizes import IdCosts, check_width
 from recap.tokenizers.vqgan import VQGANConfig
 
 
@@ -17,21 +18,20 @@ class MAGEConfig(IdCosts):
     the tokenizer that official files carry inside; None leaves it out.
     """
 
-    width: int = 768
-    encoder_depth: int = 12
-    decoder_depth: int = 8
-    heads: int = 12
-    decoder_heads: int = 16
-    num_tokens: int = 256
-    codes: int = 1024
-    class_slots: int = 1000
-    fake_class: int = 1100
-    patch: int = 16
+    width: int = bounded(768, 1, WIDTH)
+    encoder_depth: int = bounded(12, 0, LAYERS)
+    decoder_depth: int = bounded(8, 0, LAYERS)
+    heads: int = bounded(12, 1, WIDTH)
+    decoder_heads: int = bounded(16, 1, WIDTH)
+    num_tokens: int = bounded(256, 1, TOKENS)
+    codes: int = bounded(1024, 1, COUNT)
+    class_slots: int = bounded(1000, 1, COUNT)
+    fake_class: int = bounded(1100, 1, 2 * COUNT)
+    patch: int = bounded(16, 0, 1024)
     vqgan: VQGANConfig | None = VQGANConfig()
 
     def __post_init__(self) -> None:
-        check_positive(self, ("num_tokens", "codes", "class_slots"))
-        check_depth(self.encoder_depth, self.decoder_depth)
+        check_bounds(self)
         check_width(self.width, self.heads)
         check_width(self.width, self.decoder_heads)
         if not self.codes <= self.fake_class < self.mask_id:

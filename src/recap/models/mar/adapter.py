@@ -53,7 +53,7 @@ class MARAdapter(TwoStackAdapter):
         net, p = self.net, self.config.buffer
         condition = self._condition(labels, order, branches)
         return Canvas(
-            tokens=torch.zeros(*order.shape, self.config.channels, device=order.device),
+            tokens=torch.zeros(*order.shape, self.config.channels, dtype=torch.float32, device=order.device),
             order=order,
             branches=branches,
             condition=Prepared(

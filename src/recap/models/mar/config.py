@@ -4,36 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from recap.core.bounds import COUNT, LAYERS, SCALE, TOKENS, WIDTH, bounded, check_bounds
 from recap.core.cache import CacheLayout, StackLayout
 from recap.core.costs import block_flops, block_values
 from recap.core.schedule import Schedule
 from recap.core.steps import Step
 from recap.models.mar.diffusion import AHEAD
-from recap.models.sizes import check_depth, check_positive, check_width
+from recap.models.sizes import check_width
 
 
 @dataclass(frozen=True, slots=True)
 class MARConfig:
     """A MAR network; the defaults are MAR-B."""
 
-    width: int = 768
-    encoder_depth: int = 12
-    decoder_depth: int = 12
-    heads: int = 12
-    head_depth: int = 6
-    head_width: int = 1024
-    num_tokens: int = 256
-    channels: int = 16
-    buffer: int = 64
-    classes: int = 1000
-    token_bound: float | None = None  # no predicted token lies farther from 0; the official models have no bound
+    width: int = bounded(768, 1, WIDTH)
+    encoder_depth: int = bounded(12, 0, LAYERS)
+    decoder_depth: int = bounded(12, 0, LAYERS)
+    heads: int = bounded(12, 1, WIDTH)
+    head_depth: int = bounded(6, 1, LAYERS)
+    head_width: int = bounded(1024, 1, WIDTH)
+    num_tokens: int = bounded(256, 1, TOKENS)
+    channels: int = bounded(16, 1, WIDTH)
+    buffer: int = bounded(64, 1, TOKENS)
+    classes: int = bounded(1000, 1, COUNT)
+    # no predicted token lies farther from 0; the official models have no bound
+    token_bound: float | None = bounded(None, 1 / SCALE, SCALE)
 
     def __post_init__(self) -> None:
-        check_positive(self, ("head_depth", "head_width", "num_tokens", "channels", "buffer", "classes"))
-        check_depth(self.encoder_depth, self.decoder_depth, self.head_depth)
+        check_bounds(self)
         check_width(self.width, self.heads)
-        if self.token_bound is not None and not self.token_bound > 0:
-            raise ValueError(f"token_bound is {self.token_bound}; it must be positive, or None for no bound")
 
     draws_candidates = False
 

@@ -50,7 +50,7 @@ class FusedDiffusionHead(DiffusionHead):
         self._prepared: dict[tuple[Update, ...], tuple[Tensor, Tensor]] = {}
 
     def denoise(self, features: Tensor, random: Tensor, step: Step, branches: int = 1) -> Tensor:
-        guide = torch.empty(2, device=features.device)
+        guide = torch.empty(2, dtype=torch.float32, device=features.device)
         guide[0].fill_(step.guidance)  # a copy from the host would wait for the device
         guide[1].fill_(step.temperature)
         return self.run(features, random, guide, branches, updates(step.head_steps, step.solver))
@@ -63,7 +63,7 @@ class FusedDiffusionHead(DiffusionHead):
         numbers, times = self.prepared(table, features.device)
         condition = net.cond_embed(features).flatten(0, 1)  # (R, w)
         rows = len(condition)
-        x = torch.empty(rows // branches, self.channels, device=features.device)
+        x = torch.empty(rows // branches, self.channels, dtype=torch.float32, device=features.device)
         h, u = torch.empty_like(condition), torch.empty_like(condition)
         out: Tensor | None = None
         ahead = max(1, min(steps, AHEAD[True] // (rows * len(self.weight) * condition.element_size())))
@@ -105,7 +105,7 @@ class FusedDiffusionHead(DiffusionHead):
             with torch.inference_mode(False), torch.no_grad():
                 rows = [[u.a, u.b, u.c, u.d, u.log_high, u.log_low] for u in table]
                 times = self.embed_times(self._timesteps(table, device), self.weight.dtype)
-                self._prepared[table] = torch.tensor(rows, device=device), times
+                self._prepared[table] = torch.tensor(rows, dtype=torch.float32, device=device), times
         return self._prepared[table]
 
 

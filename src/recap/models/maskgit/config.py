@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from recap.core.bounds import COUNT, LAYERS, TOKENS, WIDTH, bounded, check_bounds
 from recap.core.costs import block_flops, block_values
-from recap.models.sizes import IdCosts, check_depth, check_positive, check_width
+from recap.models.sizes import IdCosts, check_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,16 +16,15 @@ class MaskGITConfig(IdCosts):
     `depth` counts the blocks before and after the middle one, which comes on top.
     """
 
-    width: int = 768
-    depth: int = 24
-    heads: int = 8
-    num_tokens: int = 256
-    codes: int = 1024
-    classes: int = 1000
+    width: int = bounded(768, 1, WIDTH)
+    depth: int = bounded(24, 0, LAYERS)
+    heads: int = bounded(8, 1, WIDTH)
+    num_tokens: int = bounded(256, 1, TOKENS)
+    codes: int = bounded(1024, 1, COUNT)
+    classes: int = bounded(1000, 1, COUNT)
 
     def __post_init__(self) -> None:
-        check_positive(self, ("num_tokens", "codes", "classes"))
-        check_depth(self.depth)
+        check_bounds(self)
         check_width(self.width, self.heads)
         if self.depth % 2:
             raise ValueError(f"depth is {self.depth}; half of the blocks come before the middle one, so it is even")

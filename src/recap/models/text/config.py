@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from recap.core.bounds import COUNT, LAYERS, SCALE, TOKENS, WIDTH, bounded, check_bounds
 from recap.core.cache import CacheLayout, StackLayout
 from recap.core.schedule import Schedule
-from recap.models.sizes import IdCosts, check_depth, check_positive, check_width
+from recap.models.sizes import IdCosts, check_width
 
 Precision = Literal["float32", "model"]
 
@@ -23,25 +24,24 @@ class TextConfig(IdCosts):
     embedding is the head too. The defaults are LLaDA-8B.
     """
 
-    width: int = 4096
-    depth: int = 32
-    heads: int = 32
-    kv_heads: int = 32
-    hidden: int = 12288
-    codes: int = 126464
-    num_tokens: int = 4096
-    mask_id: int = 126336
-    eos_id: int = 126081
-    theta: float = 500000.0
-    eps: float = 1e-5
+    width: int = bounded(4096, 1, WIDTH)
+    depth: int = bounded(32, 0, LAYERS)
+    heads: int = bounded(32, 1, WIDTH)
+    kv_heads: int = bounded(32, 1, WIDTH)
+    hidden: int = bounded(12288, 1, WIDTH)
+    codes: int = bounded(126464, 1, COUNT)
+    num_tokens: int = bounded(4096, 1, TOKENS)
+    mask_id: int = bounded(126336, 0, COUNT)
+    eos_id: int = bounded(126081, 0, COUNT)
+    theta: float = bounded(500000.0, 1.0, 100 * SCALE)
+    eps: float = bounded(1e-5, SCALE**-2, 1.0)
     qkv_bias: bool = False
     tied: bool = False
     shift: bool = False
     rotary: Precision = "float32"
 
     def __post_init__(self) -> None:
-        check_positive(self, ("heads", "kv_heads", "hidden", "codes", "num_tokens"))
-        check_depth(self.depth)
+        check_bounds(self)
         check_width(self.width, self.heads)
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.heads} heads do not share {self.kv_heads} key heads equally; use a divisor")
@@ -50,8 +50,6 @@ class TextConfig(IdCosts):
         for name in ("mask_id", "eos_id"):
             if not 0 <= getattr(self, name) < self.codes:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be one of {self.codes} ids")
-        if not self.theta > 0 or not self.eps > 0:
-            raise ValueError(f"theta is {self.theta} and eps {self.eps}; both must be positive")
         if self.rotary not in ("float32", "model"):
             raise ValueError(f'rotary is {self.rotary!r}; it must be "float32" or "model"')
 
