@@ -34,6 +34,7 @@ from recap.core.options import SamplingOptions
 from recap.evaluation.images import open_images
 from recap.evaluation.metrics import FeatureStatistics
 from recap.evaluation.report import read_sweep
+from recap.evaluation.texts import read_texts_of, text_figures
 from recap.models.maskgit import MaskGITConfig
 from recap.models.registry import architectures, build
 from recap.models.text.official import published_config as published_sizes
@@ -401,7 +402,25 @@ def seeds_of_archives(folder: Path) -> list[bytes]:
 def seeds_of_sweeps(folder: Path) -> list[bytes]:
     about = {"model": "m", "family": "mar", "machine": {"device": "d", "torch": "t", "date": "now"}, "num": 4}
     more = {"reference": "r", "batch": 8, "dtype": "float32", "sampling": {}}
-    return [json.dumps({**about, **more, "points": [POINT, POINT]}).encode()]
+    text = {"modality": "text", "length": 16, "prompts": None, "judge": "j"}
+    figures = {name: 2.0 for key in ("perplexity", "entropy", "distinct_1") for name in (key, f"{key}_error")}
+    runs = {"wall": [1.0, 2.0], "processor": [1.0, 2.0]}
+    point = {**POINT, "figures": figures, "evaluations": [4, 4], "alike": "temperature 1", "runs": runs}
+    points = [point, {**point, "schedule": "8", "evaluations": [8, 0]}]
+    return [
+        json.dumps({**about, **more, "points": [POINT, POINT]}).encode(),
+        json.dumps({**about, **more, **text, "points": points}).encode(),
+    ]
+
+
+def texts_file(data: bytes, folder: Path) -> None:
+    (folder / "texts.jsonl").write_bytes(data)
+    text_figures(read_texts_of(folder / "texts.jsonl"))
+
+
+def seeds_of_texts(_: Path) -> list[bytes]:
+    row = {"index": 0, "text": "one two three", "ids": [1, 2, 3, 3], "judged": [9.5, 4.0]}
+    return ["\n".join(map(json.dumps, rows)).encode() for rows in ([row, row], [row, {"text": "a b c"}])]
 
 
 def seeds_of_commands(folder: Path) -> list[bytes]:
@@ -455,6 +474,7 @@ TARGETS: dict[str, Target] = {
     "images": Target(image_file, seeds_of_images, (b"IHDR", b"acTL", b"Exif\x00\x00", b"\xff\xd8")),
     "archives": Target(image_archive, seeds_of_archives, (b"../", b"/etc/passwd", b"'|O'", b"PK\x01\x02", *NUMBERS)),
     "sweeps": Target(sweep_file, seeds_of_sweeps, (b"[[[", b"NaN", b"{}", b"null", *NUMBERS)),
+    "texts": Target(texts_file, seeds_of_texts, (b"[[[", b"NaN", b"{}", b"null", b"1e999", *NUMBERS)),
     "schedules": Target(
         schedule_text,
         lambda _: [b"48+16:warmup=8,chain=2", b"8:head_steps=4/2,guidance=1/3,choice_temperature=2", b":preset=mage"],

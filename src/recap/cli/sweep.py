@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
     ranks, out = Ranks.join(), Path(args.out)
     args.device = ranks.device(args.device)
     pipe, shown = any_pipeline_of(args)
+    if isinstance(pipe, Pipeline) and args.stats == "none":
+        raise ValueError("--stats none leaves nothing to compare with; name statistics or images")
     pipe.options = pipe.options.override(SamplingOptions(args.preset))
     meter = meter_of(args, pipe, ranks)
     schedules = [] if args.retime and not (args.schedule or args.list) else schedules_of(args, pipe, meter)

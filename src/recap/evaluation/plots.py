@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from recap.evaluation.sweep import SweepRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 INK, GRID = "#333333", "#dddddd"
@@ -82,7 +83,7 @@ def plot_front(rows: Sequence[SweepRow], path: Path, title: str) -> None:
 
 
 def plot_texts(rows: Sequence[SweepRow], path: Path, title: str) -> None:
-    """Perplexity and entropy against time; plain schedules that draw alike are joined by a line."""
+    """Perplexity and entropy against time; plain schedules of numbers of steps alone are joined by a line."""
     require()
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -92,11 +93,17 @@ def plot_texts(rows: Sequence[SweepRow], path: Path, title: str) -> None:
     ways = list(dict.fromkeys(row.alike for row in rows))
     for axes, (name, known) in zip(figure.axes, panels.items(), strict=True):
         axes.set_ylabel(name, fontsize=9, color=INK)
-        if len({row.seconds for row in known}) > 1:  # one alone has no scale
-            axes.set_xscale("log")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.xaxis.set_minor_formatter(NullFormatter())
+        scales: list[tuple[Axis, Callable[[str], None], list[float]]] = [
+            (axes.xaxis, axes.set_xscale, [row.seconds for row in known])
+        ]
+        if name == "perplexity":
+            scales.append((axes.yaxis, axes.set_yscale, [row.figures[name] for row in known]))
+        for axis, set_scale, values in scales:
+            if len({*values}) > 1:  # one alone has no scale
+                set_scale("log")
+                axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+                axis.set_major_formatter(lambda value, _: f"{value:g}")
+                axis.set_minor_formatter(NullFormatter())
         for kind, colour in COLOURS.items():
             for way, mark in zip(ways, MARKS * len(ways), strict=False):
                 these = [row for row in known if row.alike == way and row.reused == (kind == "reused")]
@@ -105,15 +112,24 @@ def plot_texts(rows: Sequence[SweepRow], path: Path, title: str) -> None:
                 errors = [row.figures[f"{name}_error"] for row in these]
                 if these:
                     label = kind if len(ways) == 1 else f"{kind}, {way}"
-                    line = "-" if kind == "plain" and not any(row.options.block for row in these) else "none"
-                    axes.errorbar(
-                        x, y, errors, fmt=mark, ms=4, color=colour, label=label, capsize=2, lw=1, linestyle=line
-                    )
-        for row in known:
-            words: dict[str, Any] = {"textcoords": "offset points", "fontsize": 6, "color": INK}
-            axes.annotate(row.schedule, (row.seconds, row.figures[name]), (4, 3), **words)
+                    axes.errorbar(x, y, errors, fmt=mark, ms=4, color=colour, label=label, capsize=2, lw=1)
+                simple = [(row.seconds, row.figures[name]) for row in these if _label(row).isdecimal()]
+                if simple and kind == "plain":
+                    axes.plot(*zip(*simple, strict=True), color=colour, linewidth=1, alpha=0.55)
+        words: dict[str, Any] = {"textcoords": "offset points", "rotation_mode": "anchor", "fontsize": 6}
+        for row in known:  # words of reused ones go down
+            place, side = (row.seconds, row.figures[name]), -1 if row.reused else 1
+            axes.annotate(_label(row), place, (3, 5 * side), rotation=30 * side, va="center", color=INK, **words)
+        axes.margins(0.08, 0.15)  # room for the last words
     first.legend(fontsize=8, frameon=False)
     figure.savefig(path)
+
+
+def _label(row: SweepRow) -> str:
+    """A schedule in few words; its temperature is in the legend."""
+    numbers, _, rest = row.schedule.partition(":")
+    options = [part.removeprefix("preset=") for part in rest.split(",") if part and "temperature=" not in part]
+    return " ".join([*filter(None, [numbers]), *options])
 
 
 def require() -> None:

@@ -45,6 +45,8 @@ class Point:
             _ = seconds["total"]  # no row can be without it
             counts = data.get("evaluations")
             runs = {str(key): [float(x) for x in values] for key, values in data.get("runs", {}).items()}
+            if not all(math.isfinite(x) and x > 0 for values in runs.values() for x in values):
+                raise ValueError("seconds of runs")
             return cls(
                 str(data["schedule"]),
                 int(data["seed"]),

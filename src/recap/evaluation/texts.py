@@ -20,6 +20,7 @@ from recap.runs.works import Done
 from recap.view.progress import tqdm
 from recap.view.say import say
 
+MOST_NATS = 700.0  # of a token; no figure has room for more
 GRAMS = (1, 2, 3)
 
 
@@ -53,6 +54,8 @@ class JudgedText:
         if not isinstance(text, str) or not (tokens is None or all(isinstance(token, int) for token in tokens)):
             raise TypeError("a text and its ids were expected")
         found = None if judged is None else (float(judged[0]), float(judged[1]))
+        if found is not None and not 0 <= found[0] <= MOST_NATS * found[1]:
+            raise ValueError(f"nobody can have judged {found[0]} nats of {found[1]} tokens")
         return cls(text, text.split() if tokens is None else tokens, found)
 
     def json(self, index: int) -> str:
