@@ -34,7 +34,7 @@ maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
 nitpick_ignore_regex = [  # other people's names, which are not looked up anywhere, and names of unions of types
     ("py:class", r"(torch|numpy|PIL|pathlib|collections)\..*|Tensor"),
-    ("py:class", "Asked|Callback|Cancelled|Generators|Labels|Picture"),
+    ("py:class", "Asked|Callback|Cancelled|Generators|Labels|Picture|.*WriteRequest|.*TextFrame|.*Gated"),
 ]
 
 # HTML

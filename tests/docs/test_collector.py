@@ -23,7 +23,11 @@ BROKEN = {
     "an unknown command": ("console", "$ recap smaple --num 4", "invalid choice: 'smaple'"),
     "an unknown option": ("console", "$ recap sample --nmu 4", "unrecognized arguments: --nmu 4"),
     "an unknown model": ("console", "$ recap bench --model mar-larg --schedule 8", "did you mean 'mar-large'"),
-    "a schedule that there is not": ("console", "$ recap sweep --model flowers-mar --schedule 8+9", "have no room"),
+    "a schedule that there is not": (
+        "console",
+        "$ recap sweep --model flowers-mar --schedule 8+9:chain=1",
+        "have no room",
+    ),
     "a file that is not there": ("console", "$ recap edit --image nowhere.png --keep left --labels rose", "nowhere"),
     "other output": ("console", "$ recap sample --schedule 2 --out x\n4 images with 2+1", "but what is printed"),
     "an unknown extra": ("console", '$ pip install "recap-mgm[evla]"', "no extra evla"),

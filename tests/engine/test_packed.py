@@ -219,7 +219,7 @@ def test_a_layer_with_a_hook_is_called_as_it_is() -> None:
 def test_other_precisions_and_gradients_are_torchs() -> None:
     plain = tiny.model("maskgit")
     plain.module.double()
-    assert distance(features(PackedModel(plain))[0], features(plain)[0]) == 0.0
+    assert distance(features(PackedModel(plain))[0], features(plain)[0]) < 1e-15
     layer = nn.Linear(4, 4)
     twin = packed.twin(layer, {})
     twin(torch.ones(1, 4)).sum().backward()

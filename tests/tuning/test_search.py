@@ -122,7 +122,7 @@ def test_the_command_writes_a_schedule_that_is_then_the_models_own(own: Path, ca
         (["--budget", "soon"], "budget 'soon' is no time"),
         (["--budget", "0.000001"], "give more time"),
         (["--budget", "0.5", "--write"], "has no folder of its own to write to"),
-        (["--budget", "0.5", "--num", "0"], "at least one image"),
+        (["--budget", "0.5", "--num", "0"], "at least 1"),
         (["--budget", "0.9", "--schedule", ":temperature=0"], "temperature of 0"),
     ],
 )

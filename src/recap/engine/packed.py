@@ -87,7 +87,8 @@ class JoinedLinear:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         weights = [layer.weight for layer in self.layers]
-        if not packs(x.dtype) or torch.is_grad_enabled() or any(weight.dtype != x.dtype for weight in weights):
+        alike = packs(x.dtype) and all(weight.dtype == x.dtype for weight in weights)
+        if not alike or torch.is_grad_enabled() or any(map(hooked, self.layers)):
             return tuple(layer(x) for layer in self.layers)
         tensors = [*weights, *(layer.bias for layer in self.layers if layer.bias is not None)]
         source = tuple(map(version, tensors))

@@ -18,7 +18,7 @@ from recap.pipelines.written import TextOutput
 def load(
     model: str | Path, *, revision: str | None = None, local_files_only: bool = False, **options: Any
 ) -> Any:  # which of the two, the folder says
-    """A pipeline of images or of text, from a folder, an embedded name or the hub; see `Pipeline.from_pretrained`."""
+    """A pipeline of images or of text, from a folder, an embedded name or the hub; by their `from_pretrained`."""
     found = find_model(model, revision=revision, local_files_only=local_files_only)
     family = None if found is None else FAMILIES.get(read_config(found)["family"])
     kind: Any = TextPipeline if family is not None and family.modality == "text" else Pipeline
