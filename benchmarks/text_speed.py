@@ -3,9 +3,9 @@
 
     RECAP_OTHERS=others python benchmarks/text_speed.py --batch 1 4 --json docs/performance/text.json
 
-RECAP_OTHERS as in benchmarks/text_parity.py. The network is LLaDA's with about 100 M random weights, in float32; a prompt
-and as many tokens to write make 512. Their loop takes the same time at every step, so that `--share 8` runs an eighth
-of its steps and multiplies. Threads are torch's own for both.
+RECAP_OTHERS as in benchmarks/text_parity.py. The network is LLaDA's with about 100 M random weights, in float32; a
+prompt and as many tokens to write make 512. Their loop takes the same time at every step, so that `--share 8` runs an
+eighth of its steps and multiplies. Threads are torch's own for both.
 """
 
 from __future__ import annotations
