@@ -22,7 +22,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed; the extra serve
 
 from tests.server.served import few, process, until
 
-FILES = 256  # that a server under attack may open: 128 connections
+FILES = 256  # that a server under attack may open: 160 connections
 SOON = 2.0  # seconds for headers, and for answers to be taken
 OPTIONS = ("--reading", f"{SOON:g}", "--sending", f"{SOON:g}", "--queue", "8", "--max-images", "4")
 MEGABYTES = 80  # that an attack may take for good

@@ -17,7 +17,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from recap.server.limits import Limits
 
 log = logging.getLogger("recap.server")
-BACKLOG = 64  # connections that the kernel accepts ahead; so many may come before one of them is looked at
+BURST = 8  # connections that are accepted before one of them is looked at
+AHEAD = 1024  # that wait in the kernel: where there is no room, clients try again after a second
 SPARE = 64  # files for everything else: models, threads, sockets that are about to close
 LEAST = 8  # connections without which a server is of no use
 LINGER = 2.0  # seconds in which the rest of a refused body is thrown away, so that its sender reads the answer
@@ -121,9 +122,9 @@ class Connection(H11Protocol):
 
 def most_connections(wanted: int) -> int:
     """As many connections as are wanted and as the limit of open files leaves room for."""
-    room = _files() - BACKLOG - SPARE
+    room = _files() - 4 * BURST - SPARE  # what is told to close is there for some turns of the loop
     if room < LEAST:
-        need = LEAST + BACKLOG + SPARE
+        need = LEAST + 4 * BURST + SPARE
         raise ValueError(f"only {_files():g} files may be open, but the server needs {need}; raise `ulimit -n`")
     return int(min(wanted, room))
 

@@ -10,7 +10,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from recap.server.connection import BACKLOG, LAST, Connection, ServerConfig, most_connections
+from recap.server.connection import AHEAD, BURST, LAST, Connection, ServerConfig, most_connections
 from recap.server.worker import Worker
 
 MARGIN = 2 * LAST  # seconds for answers to be sent after the time of grace
@@ -28,6 +28,11 @@ class Server(uvicorn.Server):
         self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
         self.should_exit = True
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:  # asyncio takes one number for this queue and for what it accepts at a time
+            listener.listen(AHEAD)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         closing = asyncio.ensure_future(self.worker.close(self.worker.limits.grace))
         await super().shutdown(sockets)
@@ -43,7 +48,7 @@ def serve(app: FastAPI, worker: Worker, listener: socket.socket) -> None:
         ws="none",
         log_level="error",  # no line for every request that is none
         access_log=False,
-        backlog=BACKLOG,
+        backlog=BURST,
         timeout_graceful_shutdown=patience,
         server_header=False,
         proxy_headers=False,  # nothing here depends on who asks
