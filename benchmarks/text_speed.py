@@ -103,13 +103,17 @@ def ratios(theirs: Callable[[], float], mine: Callable[[], float], repeat: int) 
     return {"ratio": statistics.median(found), "range": [min(found), max(found)], "seconds": pairs}
 
 
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description="LLaDA's and Fast-dLLM's own code, and this library, in turn")
+    options.add_argument("--batch", type=int, nargs="+", default=[1, 4])
+    options.add_argument("--repeat", type=int, default=3)
+    options.add_argument("--share", type=int, default=8, help="of LLaDA's steps that are run (default an eighth)")
+    options.add_argument("--json", type=Path, help="write the figures here")
+    return options
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--share", type=int, default=8, help="of LLaDA's steps that are run (default an eighth)")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    args = parser.parse_args()
+    args = parser().parse_args()
     found: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads(), "share": args.share}
     for batch in args.batch:
         prompt = torch.randint(0, MASK - 1, (batch, WRITTEN), generator=torch.Generator().manual_seed(1))
