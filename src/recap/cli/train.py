@@ -142,13 +142,18 @@ def text_objective(args: argparse.Namespace) -> Objective:
     size = tiny(BOOKS) if args.size == "tiny" else BOOKS
     config = replace(size, codes=len(tokenizer), mask_id=tokenizer.mask_id, eos_id=tokenizer.eos_id)
     say(f"{len(ids):,} tokens, {config.num_tokens} a text")
+    return TextObjective(begun(args, config), ids, args.batch, SHORT)
+
+
+def begun(args: argparse.Namespace, config: Any) -> Any:
+    """The network that is trained, at its beginning."""
     if args.init:
         net = read(args.init, args.device)
         if net.config != config:
             raise ValueError(f"--init {args.init} is {net.config}, but {config} is to be trained; give one like it")
     else:
         net = initialise(build(config), torch.Generator().manual_seed(args.seed))
-    return TextObjective(net.train().to(args.device), ids, args.batch, SHORT)
+    return net.train().to(args.device)
 
 
 def read(name: str, device: str) -> Any:
@@ -202,13 +207,7 @@ def model_objective(args: argparse.Namespace, photos: Photos) -> Objective:
     else:
         fitting["codes"] = fitting["fake_class"] = tokenizer.config.codes
     config = replace(config, **{field.name: fitting[field.name] for field in fields(config) if field.name in fitting})
-    if args.init:
-        net = read(args.init, args.device)
-        if net.config != config:
-            raise ValueError(f"--init {args.init} is {net.config}, but {config} is to be trained; give one like it")
-    else:
-        net = initialise(build(config), torch.Generator().manual_seed(args.seed))
-    net.train().to(args.device)
+    net = begun(args, config)
     if args.compile:
         compile_parts(net)
     return (LatentsObjective if args.what == "mar" else IdsObjective)(net, data, args.batch)

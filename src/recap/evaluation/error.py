@@ -21,8 +21,6 @@ from recap.runs.draw import draw
 from recap.runs.works import Done, Failed, Work
 from recap.view.progress import tqdm
 
-NEVER = -1e30  # the logit of what is never drawn: its share is 0 like that of -inf, and differences are no NaN
-
 
 @dataclass(frozen=True, slots=True)
 class LocalError:

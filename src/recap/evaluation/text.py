@@ -23,7 +23,7 @@ from recap.core.heads import CategoricalHead
 from recap.core.noise import Noise, image_generators
 from recap.core.protocols import Selector
 from recap.core.schedule import Schedule
-from recap.evaluation.error import NEVER, ErrorLog, LocalError
+from recap.evaluation.error import ErrorLog, LocalError
 from recap.models.adapter import Adapter
 
 Text = str | Tensor | Sequence[Hashable]
@@ -134,11 +134,9 @@ def likelihood_bound(
         masked = torch.rand(some.shape, generator=generator).argsort(1).argsort(1) < masks
         canvas = model.start(None, order.repeat(len(at), 1), 1)
         canvas.tokens[:] = some.masked_fill(masked, mask_id).to(model.device)
-        logits = model.plain(canvas, None)[masked.to(model.device)].float()  # (all masked, V)
-        if head.barred is not None:
-            logits[:, head.barred] = NEVER
+        shares = head.log_shares(model.plain(canvas, None)[masked.to(model.device)].float())  # (all masked, V)
         lost = torch.zeros(some.shape, dtype=torch.float64)
-        lost[masked] = F.cross_entropy(logits, some[masked].to(model.device), reduction="none").double().cpu()
+        lost[masked] = F.nll_loss(shares, some[masked].to(model.device), reduction="none").double().cpu()
         nats[at] = lost.sum(1) / masks[:, 0]
     found = Estimate.of(nats.view(number, draws).mean(1).tolist())
     scale = None if size is None else len(ids) / size / math.log(2)
